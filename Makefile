@@ -1,0 +1,52 @@
+# Every target installs what it needs; PYTHON picks the interpreter for a new environment.
+PYTHON ?= python3.11
+VENV ?= .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: help install demo test check test-engine test-engine-full test-soak bench format hooks clean
+
+help:                ## This list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 20
+
+$(STAMP): pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	@touch $(STAMP)
+
+install: $(STAMP)    ## The router and the development tools, into .venv
+	@echo "installed: $(BIN)/transload"
+
+check: $(STAMP)      ## Format, lint, types, layering
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+test: $(STAMP)       ## Everything that needs no engine, no GPU, no network (under five minutes)
+	$(BIN)/python -m pytest
+
+test-soak: $(STAMP)  ## Full-size soak: 1,500 streams, 20,000 requests
+	$(BIN)/python -m pytest -m soak
+
+test-engine: $(STAMP)       ## The core matrix against the real vLLM on CPU (under 25 minutes)
+	$(BIN)/python tools/engine_env.py
+	$(BIN)/python -m pytest tests/engine -m engine
+
+test-engine-full: test-engine ## The same; the longer matrix joins here as it grows
+
+demo: $(STAMP)       ## Two real engines and the router; ONESHOT=1 ends after one answer
+	$(BIN)/python tools/demo.py $(if $(ONESHOT),--oneshot)
+
+bench: $(STAMP)      ## CPU per request and per chunk, ours beside vllm-router
+	$(BIN)/python bench/relay.py
+
+format: $(STAMP)     ## Rewrite the tree in the house's format
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+hooks:               ## A git hook that runs make check before each commit
+	printf '#!/bin/sh\nexec make check\n' > .git/hooks/pre-commit && chmod +x .git/hooks/pre-commit
+
+clean:               ## Remove environments and caches of this checkout
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache build dist

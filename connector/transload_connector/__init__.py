@@ -1,0 +1,1 @@
+"""The vLLM connector. Empty until the KV ABI it stands on lands."""

@@ -1,0 +1,1 @@
+"""The reference engine. Empty until the KV ABI it speaks lands."""

@@ -1,0 +1,1 @@
+"""Movers and converters of KV blocks. Empty until the planner they serve lands."""
