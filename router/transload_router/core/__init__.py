@@ -1,0 +1,1 @@
+"""Decisions over plain values: no sockets, clocks or randomness of their own."""

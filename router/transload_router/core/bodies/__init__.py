@@ -1,0 +1,1 @@
+"""What the router reads and rewrites in request bodies, and how."""

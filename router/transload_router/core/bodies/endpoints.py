@@ -1,0 +1,347 @@
+"""The endpoints that two engines share, as one table: what prefill gets, what decode gets.
+
+**Rules**
+
+1. The prefill leg ends after one token, by length where the API lets us say so, and is never
+   streamed: only a whole answer carries the handoff. Every length key is 1; what would end the
+   leg otherwise, or asks for results that the leg cannot give, is taken out. Whatever changes
+   the *prompt* (tools, templates, response formats, truncation, media) stays as it is.
+2. The decode leg is the client's own bytes plus exactly the handoff.
+3. Clients never set the transfer parameters, neither at the top nor through the side doors
+   that engines copy into `SamplingParams.extra_args`.
+4. A request whose results only one engine can know, or that reads its prompt more than once,
+   is not split. The reason is a metric label.
+
+Field names are those of vLLM 0.32.0, `entrypoints/**/protocol.py` and `sampling_params.py`.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from transload_router.core.bodies.members import (
+    Members,
+    Raw,
+    append_member,
+    encode_value,
+    is_unset,
+    read_items,
+    read_int,
+    read_object,
+    read_str,
+    write_members,
+)
+from transload_router.core.types import Dialect
+
+HANDOFF_MEMBER = "kv_transfer_params"
+# What engines exchange among themselves; never accepted from a client. The second is the
+# encoder leg's.
+TRANSFER_MEMBERS = (HANDOFF_MEMBER, "ec_transfer_params")
+
+_TRUE = Raw(b"true")
+_FALSE = Raw(b"false")
+_ONE = Raw(b"1")
+# NIXL's question to prefill, as vLLM's own proxy examples put it.
+ASK_HANDOFF = Raw(
+    b'{"do_remote_decode":true,"do_remote_prefill":false,"remote_engine_id":null,'
+    b'"remote_block_ids":null,"remote_host":null,"remote_port":null}'
+)
+
+# Results, limits and stops of sampling: nothing here changes the prompt.
+_SAMPLING_DROPS = frozenset(
+    {
+        "best_of",
+        "logprob_token_ids",
+        "logprobs",
+        "min_tokens",
+        "prompt_logprobs",
+        "return_token_ids",
+        "stop",
+        "stop_token_ids",
+        "stream_interval",
+        "stream_options",
+        "top_logprobs",
+        "use_beam_search",
+    }
+)
+
+LocalRule = Callable[[Members], str | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """One row: an endpoint that can be disaggregated.
+
+    Attributes:
+        name: Metric label.
+        path: Exact path.
+        dialect: Shape of errors.
+        always: Members that the prefill leg carries whatever the client said.
+        if_present: Members that are replaced where the client set them.
+        drops: Members that the prefill leg loses.
+        sampling: Name of the nested object that `always`, `if_present` and `drops` speak of;
+            "" where sampling fields stand at the top.
+        side_doors: Nested objects that engines copy into `extra_args`, as paths.
+        local_rules: First reason, if any, why one engine serves the whole request.
+        length_members: Where a client limits its answer, for load estimates.
+    """
+
+    name: str
+    path: str
+    dialect: Dialect
+    always: Mapping[str, Raw]
+    if_present: Mapping[str, Raw] = field(default_factory=dict)
+    drops: frozenset[str] = frozenset()
+    sampling: str = ""
+    side_doors: tuple[tuple[str, ...], ...] = ()
+    local_rules: tuple[LocalRule, ...] = ()
+    length_members: tuple[str, ...] = ("max_tokens",)
+
+
+def _asks_for(*names: str) -> LocalRule:
+    """A rule for members whose mere use needs one engine."""
+
+    def rule(members: Members) -> str | None:
+        for name in names:
+            if not is_unset(members.get(name)):
+                return name
+        return None
+
+    return rule
+
+
+def _several_choices(members: Members) -> str | None:
+    for name in ("n", "best_of"):
+        raw = members.get(name)
+        if not is_unset(raw) and read_int(raw) != 1:
+            return "several_choices"
+    return None
+
+
+def _several_prompts(members: Members) -> str | None:
+    """One handoff, one prompt; token ids are a flat array of numbers."""
+    prompt = members.get("prompt")
+    if prompt is None or not re.match(rb"\[\s*[\[\"]", bytes(prompt)[:64]):
+        return None
+    items = read_items(prompt)
+    return None if items is not None and len(items) == 1 else "several_prompts"
+
+
+def _no_tokens_asked(members: Members) -> str | None:
+    return "no_output" if read_int(members.get("max_tokens")) == 0 else None
+
+
+def _server_tools(own_types: frozenset[str]) -> LocalRule:
+    """Tools that the engine itself runs loop over its own cache, and would reuse the handoff."""
+
+    def rule(members: Members) -> str | None:
+        tools = members.get("tools")
+        if is_unset(tools) or tools is None:
+            return None
+        for tool in read_items(tools) or ():
+            fields = read_object(tool) or {}
+            if "type" in fields and read_str(fields["type"]) not in own_types:
+                return "server_tools"
+        return None
+
+    return rule
+
+
+def _within(name: str, *rules: LocalRule) -> LocalRule:
+    """Rules over the members of a nested object."""
+
+    def rule(members: Members) -> str | None:
+        nested = read_object(members.get(name)) or {}
+        return next((reason for one in rules if (reason := one(nested))), None)
+
+    return rule
+
+
+_PROMPT_RESULTS = _asks_for(
+    "echo", "prompt_logprobs", "prompt_logprob_token_ids", "prompt_logprob_start"
+)
+
+CHAT = Endpoint(
+    name="chat",
+    path="/v1/chat/completions",
+    dialect=Dialect.OPENAI,
+    always={"max_tokens": _ONE, "max_completion_tokens": _ONE, "ignore_eos": _TRUE},
+    if_present={"stream": _FALSE, "n": _ONE},
+    drops=_SAMPLING_DROPS | {"return_token_offsets"},
+    side_doors=(("vllm_xargs",),),
+    local_rules=(_several_choices, _PROMPT_RESULTS, _asks_for("use_beam_search")),
+    length_members=("max_completion_tokens", "max_tokens"),
+)
+COMPLETIONS = Endpoint(
+    name="completions",
+    path="/v1/completions",
+    dialect=Dialect.OPENAI,
+    always={"max_tokens": _ONE, "ignore_eos": _TRUE},
+    if_present={"stream": _FALSE, "n": _ONE},
+    drops=_SAMPLING_DROPS | {"return_token_offsets", "echo"},
+    side_doors=(("vllm_xargs",),),
+    local_rules=(
+        _several_prompts,
+        _several_choices,
+        _PROMPT_RESULTS,
+        _asks_for("use_beam_search", "prompt_embeds"),
+        _no_tokens_asked,
+    ),
+)
+RESPONSES = Endpoint(
+    name="responses",
+    path="/v1/responses",
+    dialect=Dialect.RESPONSES,
+    always={"max_output_tokens": _ONE, "store": _FALSE, "ignore_eos": _TRUE},
+    if_present={"stream": _FALSE, "background": _FALSE},
+    drops=_SAMPLING_DROPS | {"include"},
+    side_doors=(("vllm_xargs",),),
+    local_rules=(
+        _asks_for("previous_response_id", "background"),
+        _server_tools(frozenset({"function", "custom"})),
+    ),
+    length_members=("max_output_tokens",),
+)
+MESSAGES = Endpoint(
+    name="messages",
+    path="/v1/messages",
+    dialect=Dialect.ANTHROPIC,
+    # No ignore_eos in this API: the leg may end by a stop, and NIXL hands off then, too.
+    always={"max_tokens": _ONE},
+    if_present={"stream": _FALSE},
+    drops=frozenset({"stop_sequences"}),
+    side_doors=(("vllm_xargs",),),
+    local_rules=(_server_tools(frozenset({"custom", "function"})),),
+)
+GENERATE = Endpoint(
+    name="generate",
+    path="/inference/v1/generate",
+    dialect=Dialect.OPENAI,
+    always={"max_tokens": _ONE, "ignore_eos": _TRUE},
+    if_present={"stream": _FALSE, "n": _ONE},
+    drops=_SAMPLING_DROPS,
+    sampling="sampling_params",
+    side_doors=(("sampling_params", "extra_args"),),
+    local_rules=(
+        _within("sampling_params", _several_choices, _PROMPT_RESULTS, _asks_for("best_of")),
+    ),
+)
+
+ENDPOINTS: Mapping[str, Endpoint] = {
+    row.path: row for row in (CHAT, COMPLETIONS, RESPONSES, MESSAGES, GENERATE)
+}
+
+
+def local_reason(endpoint: Endpoint, members: Members) -> str | None:
+    """Why one engine must serve the whole request, or None where two may share it."""
+    return next((reason for rule in endpoint.local_rules if (reason := rule(members))), None)
+
+
+def prefill_body(endpoint: Endpoint, members: Members) -> bytes:
+    """The prefill leg's body.
+
+    Args:
+        endpoint: The row.
+        members: The client's members after `strip_transfer`; not changed.
+    """
+    leg = dict(members)
+    leg[HANDOFF_MEMBER] = ASK_HANDOFF
+    if endpoint.sampling:
+        nested = read_object(members.get(endpoint.sampling)) or {}
+        leg[endpoint.sampling] = Raw(write_members(_one_token(endpoint, nested)))
+    leg = _one_token(endpoint, leg, is_top_of_nested=bool(endpoint.sampling))
+    return write_members(leg)
+
+
+def _one_token(endpoint: Endpoint, fields: Members, *, is_top_of_nested: bool = False) -> Members:
+    """Apply the row to the object that holds the sampling fields."""
+    leg = {name: raw for name, raw in fields.items() if name not in endpoint.drops}
+    for name, raw in endpoint.if_present.items():
+        if name in leg:
+            leg[name] = raw
+    if not is_top_of_nested:
+        leg.update(endpoint.always)
+    return leg
+
+
+def decode_body(body: bytes, handoff: bytes | None) -> bytes:
+    """The decode leg's body: the client's bytes, and the handoff where there is one."""
+    return body if handoff is None else append_member(body, HANDOFF_MEMBER, handoff)
+
+
+def strip_transfer(endpoint: Endpoint | None, members: Members) -> Members | None:
+    """What a client may not set, taken out.
+
+    Returns:
+        The remaining members, or None where there was nothing to take out (the common case,
+        in which the client's bytes stay as they are).
+    """
+    doors = endpoint.side_doors if endpoint else (("vllm_xargs",),)
+    cleaned = _without(members, TRANSFER_MEMBERS)
+    for door in doors:
+        current = members if cleaned is None else cleaned
+        replaced = _strip_door(current, door)
+        cleaned = cleaned if replaced is None else replaced
+    return cleaned
+
+
+def _without(members: Members, names: tuple[str, ...]) -> Members | None:
+    if not any(name in members for name in names):
+        return None
+    return {name: raw for name, raw in members.items() if name not in names}
+
+
+def _strip_door(members: Members, door: tuple[str, ...]) -> Members | None:
+    """Take the transfer members out of the object at the end of a path."""
+    raw = members.get(door[0])
+    nested = read_object(raw)
+    if nested is None:
+        return None
+    rest = door[1:]
+    replaced = _strip_door(nested, rest) if rest else _without(nested, TRANSFER_MEMBERS)
+    if replaced is None:
+        return None
+    return {**members, door[0]: Raw(write_members(replaced))}
+
+
+def estimate_tokens(endpoint: Endpoint, members: Members, body_bytes: int) -> tuple[int, int]:
+    """A rough size of a request, for reservations only.
+
+    Returns:
+        (prompt tokens, answer tokens). Four bytes of text stand for a token, and an answer
+        without a limit for `_UNLIMITED_ANSWER_TOKENS`.
+    """
+    fields = read_object(members.get(endpoint.sampling)) or {} if endpoint.sampling else members
+    for name in endpoint.length_members:
+        limit = read_int(fields.get(name))
+        if limit is not None and limit > 0:
+            break
+    else:
+        limit = _UNLIMITED_ANSWER_TOKENS
+    return max(1, body_bytes // 4), min(limit, _MAX_RESERVED_ANSWER_TOKENS)
+
+
+# A client's `max_tokens` is a bound, not a forecast; these keep one request from weighing like
+# a hundred. Not tuned: a learned answer length replaces them with the cost model.
+_UNLIMITED_ANSWER_TOKENS = 256
+_MAX_RESERVED_ANSWER_TOKENS = 1024
+
+RELEASE_PATH = COMPLETIONS.path
+
+
+def release_body(model: str, handoff: bytes) -> bytes:
+    """A completions request that a decode engine rejects before rendering, releasing `handoff`.
+
+    Beam search does not stream, so vLLM answers 400, and its rejection path tells prefill to
+    free the blocks (measured on 0.32.0; the wrapper is in 0.28, too).
+    """
+    return write_members(
+        {
+            "model": encode_value(model),
+            "prompt": Raw(b"[0]"),
+            "max_tokens": _ONE,
+            "stream": _TRUE,
+            "use_beam_search": _TRUE,
+            HANDOFF_MEMBER: Raw(handoff),
+        }
+    )

@@ -1,0 +1,51 @@
+"""Which engine takes a leg."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from transload_router.core.load import EngineLoad
+from transload_router.core.types import Engine, Role
+
+# Gives a float in [0, 1); chance is passed in, so that tests can hold it still.
+Chance = Callable[[], float]
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """An engine that may take the leg, with its live load."""
+
+    engine: Engine
+    load: EngineLoad
+
+
+@dataclass(frozen=True, slots=True)
+class LegRequest:
+    """What a policy may know of a leg."""
+
+    role: Role
+    model: str | None
+    num_prompt_tokens: int
+    num_answer_tokens: int
+
+
+class Policy(Protocol):
+    """Chooses among candidates that are all able to serve."""
+
+    def choose(self, request: LegRequest, candidates: Sequence[Candidate]) -> Engine | None:
+        """Pick one, or None if there is none. Pure but for the chance it was given."""
+
+
+class LeastReserved:
+    """Fewest reserved tokens, ties broken by chance."""
+
+    def __init__(self, chance: Chance) -> None:
+        self._chance = chance
+
+    def choose(self, request: LegRequest, candidates: Sequence[Candidate]) -> Engine | None:
+        """See `Policy.choose`."""
+        if len(candidates) <= 1:
+            return candidates[0].engine if candidates else None
+        least = min(candidate.load.num_tokens for candidate in candidates)
+        tied = [one for one in candidates if one.load.num_tokens == least]
+        return tied[int(self._chance() * len(tied))].engine

@@ -1,0 +1,286 @@
+"""The operator's settings: one definition behind flags, environment and file.
+
+Precedence: flags, then `TRANSLOAD_*`, then the file named by `--config` or `TRANSLOAD_CONFIG`,
+then the defaults here. The file is YAML with the same names in snake_case.
+"""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+from urllib.parse import urlsplit
+
+import yaml
+from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, ValidationError
+from pydantic import model_validator as validate_model
+from pydantic_settings import (
+    BaseSettings,
+    CliSettingsSource,
+    InitSettingsSource,
+    NoDecode,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+)
+
+from transload_router.errors import ConfigError
+
+ENV_PREFIX = "TRANSLOAD_"
+
+
+def _split(value: Any) -> Any:
+    """The environment's form of a list: commas."""
+    if isinstance(value, str):
+        return [part.strip() for part in value.split(",") if part.strip()]
+    return value
+
+
+def _ignore_service_link(value: Any) -> Any:
+    """Kubernetes sets TRANSLOAD_PORT=tcp://... beside a Service called transload."""
+    if isinstance(value, str) and value.startswith("tcp://"):
+        return _DEFAULT_PORT
+    return value
+
+
+def check_engine_url(value: str) -> str:
+    """Normalise `host:port` or a URL; refuse what is not an engine's address.
+
+    Returns:
+        `http[s]://host:port[/prefix]`, IPv6 in brackets.
+
+    Raises:
+        ValueError: Naming what is wrong with it.
+    """
+    url = value if "://" in value else f"http://{value}"
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https"):
+        raise ValueError(f"engine URL {value!r}: scheme must be http or https")
+    if parts.username is not None or parts.password is not None:
+        raise ValueError(f"engine URL {value!r}: credentials belong into the api key settings")
+    if parts.query or parts.fragment:
+        raise ValueError(f"engine URL {value!r}: no query or fragment")
+    if not parts.hostname:
+        raise ValueError(f"engine URL {value!r}: no host")
+    try:
+        port = parts.port
+    except ValueError as error:
+        raise ValueError(f"engine URL {value!r}: {error}") from None
+    if port is None:
+        port = 443 if parts.scheme == "https" else 80
+    if port == 0:
+        raise ValueError(f"engine URL {value!r}: port 0")
+    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+    return f"{parts.scheme}://{host}:{port}{parts.path.rstrip('/')}"
+
+
+EngineUrl = Annotated[str, AfterValidator(check_engine_url)]
+StrList = Annotated[list[str], NoDecode, BeforeValidator(_split)]
+Seconds = Annotated[float, Field(gt=0, le=86_400)]
+
+_DEFAULT_PORT = 8000
+_MIB = 1 << 20
+
+
+class Settings(BaseSettings):
+    """Everything that an operator can set; see `transload serve --help`."""
+
+    model_config = SettingsConfigDict(
+        env_prefix=ENV_PREFIX,
+        env_ignore_empty=True,
+        cli_kebab_case=True,
+        cli_implicit_flags=True,
+        cli_hide_none_type=True,
+        cli_avoid_json=True,
+        extra="forbid",
+        frozen=True,
+        hide_input_in_errors=True,
+    )
+
+    config: Path | None = Field(None, description="YAML file with these settings.")
+    prefill: Annotated[list[EngineUrl], NoDecode, BeforeValidator(_split)] = Field(
+        default=[], description="Base URL of a prefill engine; repeatable."
+    )
+    decode: Annotated[list[EngineUrl], NoDecode, BeforeValidator(_split)] = Field(
+        default=[], description="Base URL of a decode engine; repeatable."
+    )
+    host: str = Field("127.0.0.1", description="Address to listen on; :: for IPv6 and IPv4.")
+    port: Annotated[int, BeforeValidator(_ignore_service_link)] = Field(
+        _DEFAULT_PORT, ge=0, le=65_535, description="Port to listen on; 0 takes a free one."
+    )
+    model_name: StrList = Field(
+        default=[],
+        description="Another name for a served model: ALIAS=SERVED, or ALIAS alone for the "
+        "only model; repeatable.",
+    )
+    connect_timeout_s: Seconds = Field(5.0, description="Seconds to connect to an engine.")
+    response_header_timeout_s: Seconds = Field(
+        1800.0,
+        description="Seconds until an engine's response header. A non-stream answer sends it "
+        "after the last token, so this bounds whole generations.",
+    )
+    idle_timeout_s: Seconds = Field(
+        300.0, description="Seconds between two chunks of an answer. Streams have no total cap."
+    )
+    client_stall_timeout_s: Seconds = Field(
+        60.0, description="Seconds that a client may leave sent bytes unacknowledged."
+    )
+    max_body_bytes: int = Field(
+        64 * _MIB, ge=1, description="Largest request body in bytes; above, 413."
+    )
+    max_answer_bytes: int = Field(
+        64 * _MIB,
+        ge=_MIB,
+        description="Largest non-stream answer held in memory, in bytes. Larger ones are relayed "
+        "as they come and can no longer be retried.",
+    )
+    credentials: Literal["pass", "replace", "drop"] = Field(
+        "pass",
+        description="The client's Authorization and x-api-key: pass on, replace by the pool's "
+        "key, or drop.",
+    )
+    prefill_api_key: SecretStr | None = Field(
+        None, description="Bearer key for prefill engines: probes, and requests under replace."
+    )
+    decode_api_key: SecretStr | None = Field(
+        None, description="Bearer key for decode engines: probes, and requests under replace."
+    )
+    on_missing_handoff: Literal["recompute", "fail"] = Field(
+        "recompute", description="When prefill answers without a handoff."
+    )
+    on_empty_prefill: Literal["local", "fail"] = Field(
+        "local", description="When no prefill engine is up: decode reads the prompt, or 503."
+    )
+    on_prefill_failure: Literal["local", "fail"] = Field(
+        "fail", description="When prefill failed and the retry, too: decode reads, or the error."
+    )
+    health_interval_s: Seconds = Field(5.0, description="Seconds between probes of an engine.")
+    handoff_probe: bool = Field(
+        True, description="At start-up, send one short prompt through each engine's handoff."
+    )
+    handoff_probe_timeout_s: Seconds = Field(
+        60.0, description="Seconds for that probe; a pair's first transfer was seen to take 20."
+    )
+    blocked_paths: StrList = Field(
+        default=[
+            "/abort_requests",
+            "/collective_rpc",
+            "/finish_weight_update",
+            "/init_weight_transfer_engine",
+            "/is_sleeping",
+            "/kv_event_sources",
+            "/pause",
+            "/reset_encoder_cache",
+            "/reset_mm_cache",
+            "/reset_prefix_cache",
+            "/resume",
+            "/scale_elastic_ep",
+            "/server_info",
+            "/sleep",
+            "/start_profile",
+            "/start_weight_update",
+            "/stop_profile",
+            "/update_weights",
+            "/v1/load_lora_adapter",
+            "/v1/unload_lora_adapter",
+            "/wake_up",
+        ],
+        description="Paths of the engines' operators that clients get 403 for; repeatable.",
+    )
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        "info", description="Least severe log lines to print."
+    )
+
+    @validate_model(mode="after")
+    def _check_together(self) -> Self:
+        if not self.decode:
+            raise ValueError("decode: at least one decode engine is needed (--decode URL)")
+        both = set(self.prefill) & set(self.decode)
+        if both:
+            raise ValueError(f"{sorted(both)[0]} is named as prefill and as decode engine")
+        for name in ("prefill", "decode"):
+            urls = getattr(self, name)
+            if len(set(urls)) != len(urls):
+                raise ValueError(f"{name}: an engine is named twice")
+        self._check_credentials()
+        aliases = self.aliases()
+        for alias, served in aliases.items():
+            if not alias or served == "":
+                raise ValueError(f"model_name: {alias}={served} lacks a name")
+        return self
+
+    def _check_credentials(self) -> None:
+        keys = (self.prefill_api_key, self.decode_api_key)
+        if self.credentials == "replace" and self.decode_api_key is None:
+            raise ValueError("credentials: replace needs decode_api_key")
+        if self.credentials == "replace" and self.prefill and self.prefill_api_key is None:
+            raise ValueError("credentials: replace needs prefill_api_key")
+        if self.credentials == "drop" and any(key is not None for key in keys):
+            raise ValueError("credentials: drop contradicts an api key; use replace")
+
+    def aliases(self) -> dict[str, str | None]:
+        """Alias to served name; None stands for the only model that engines serve."""
+        pairs = (item.partition("=") for item in self.model_name)
+        return {alias: served if equals else None for alias, equals, served in pairs}
+
+
+def load_settings(argv: Sequence[str], *, prog: str = "transload serve") -> Settings:
+    """Settings from flags, environment and file.
+
+    Raises:
+        ConfigError: Naming each setting that is wrong.
+        SystemExit: `--help` was asked for, or a flag is unknown.
+    """
+    path = _config_path(argv)
+    from_file = _read_file(Path(path)) if path else {}
+
+    class Loaded(Settings):
+        @classmethod
+        def settings_customise_sources(
+            cls,
+            settings_cls: type[BaseSettings],
+            init_settings: PydanticBaseSettingsSource,
+            env_settings: PydanticBaseSettingsSource,
+            dotenv_settings: PydanticBaseSettingsSource,
+            file_secret_settings: PydanticBaseSettingsSource,
+        ) -> tuple[PydanticBaseSettingsSource, ...]:
+            cli: CliSettingsSource[Any] = CliSettingsSource(
+                settings_cls, cli_parse_args=list(argv), cli_prog_name=prog
+            )
+            return (cli, env_settings, InitSettingsSource(settings_cls, init_kwargs=from_file))
+
+    Loaded.__doc__ = "Serve one OpenAI-compatible endpoint in front of prefill and decode engines."
+    try:
+        return Loaded()
+    except ValidationError as error:
+        raise ConfigError(_explain(error)) from None
+
+
+def _config_path(argv: Sequence[str]) -> str | None:
+    for index, flag in enumerate(argv):
+        if flag == "--config" and index + 1 < len(argv):
+            return argv[index + 1]
+        if flag.startswith("--config="):
+            return flag.partition("=")[2]
+    return os.environ.get(f"{ENV_PREFIX}CONFIG")
+
+
+def _read_file(path: Path) -> dict[str, Any]:
+    try:
+        content = yaml.safe_load(path.read_text())
+    except OSError as error:
+        raise ConfigError(f"config: cannot read {path}: {error.strerror}") from None
+    except yaml.YAMLError as error:
+        raise ConfigError(f"config: {path} is not YAML: {error}") from None
+    if content is None:
+        return {}
+    if not isinstance(content, dict):
+        raise ConfigError(f"config: {path} must hold a mapping of settings")
+    return content
+
+
+def _explain(error: ValidationError) -> str:
+    lines = []
+    for item in error.errors(include_url=False, include_input=False):
+        where = ".".join(str(part) for part in item["loc"])
+        message = item["msg"].removeprefix("Value error, ")
+        lines.append(f"{where}: {message}" if where else message)
+    return "\n".join(lines)
