@@ -1,0 +1,199 @@
+"""What stands between the load and the mock engines: how each contender is installed and started.
+
+Every contender gets mock engines of its own, so that one's probes never count as another's legs.
+"""
+
+import dataclasses
+import http.client
+import importlib.metadata
+import os
+import pathlib
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+import msgspec
+
+from mock_engine import Stats
+
+BENCH = pathlib.Path(__file__).parent
+VLLM_ROUTER_VERSION = "0.1.17"
+START_TIMEOUT_S = 90.0
+STOP_TIMEOUT_S = 10.0
+
+
+class BenchError(Exception):
+    """The run itself is broken: something did not install, start or answer."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Contender:
+    """One running way from the load to the engines.
+
+    Attributes:
+        name: as printed.
+        version: of its distribution, empty for `direct`.
+        command: how it was started, programs by name and ports as words; empty for `direct`.
+        url: where the load goes.
+        pid: the router's process, None for `direct`.
+        prefill_port: its prefill engine, None for `direct`.
+        decode_port: its decode engine.
+    """
+
+    name: str
+    version: str
+    command: str
+    url: str
+    pid: int | None
+    prefill_port: int | None
+    decode_port: int
+
+
+def free_port() -> int:
+    """A port of loopback that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def fetch(port: int, path: str) -> tuple[int, bytes]:
+    """GET from loopback: status and body; 0 where nobody answers."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    try:
+        connection.request("GET", path)
+        response = connection.getresponse()
+        return response.status, response.read()
+    except OSError:
+        return 0, b""
+    finally:
+        connection.close()
+
+
+def engine_stats(port: int) -> Stats:
+    """The counters of one mock engine."""
+    status, body = fetch(port, "/stats")
+    if status != 200:
+        raise BenchError(f"mock engine on port {port}: expected its stats, got status {status}")
+    return msgspec.json.decode(body, type=Stats)
+
+
+def await_ready(process: subprocess.Popen[bytes], port: int, path: str, log: pathlib.Path) -> None:
+    """Wait until `path` answers 200; a process that ends or stays silent breaks the run."""
+    deadline_s = time.monotonic() + START_TIMEOUT_S
+    while time.monotonic() < deadline_s and process.poll() is None:
+        if fetch(port, path)[0] == 200:
+            return
+        time.sleep(0.1)
+    tail = log.read_text(errors="replace")[-2000:]
+    raise BenchError(f"{process.args!r} did not become ready; its last words:\n{tail}")
+
+
+@contextmanager
+def running(command: list[str], log: pathlib.Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A child process with its output in `log`, ended when the block ends."""
+    with log.open("wb") as out:
+        process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT)
+    try:
+        yield process
+    finally:
+        process.terminate()
+        try:
+            process.wait(STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def start_engine(stack: ExitStack, name: str, out: pathlib.Path) -> int:
+    """Start one mock engine and return its port."""
+    port, log = free_port(), out / f"{name}.log"
+    script = str(BENCH / "mock_engine.py")
+    command = [sys.executable, script, "--port", str(port), "--engine-id", name]
+    process = stack.enter_context(running(command, log))
+    await_ready(process, port, "/health", log)
+    return port
+
+
+def install_vllm_router() -> pathlib.Path:
+    """The `vllm-router` program, installed on first use into an environment in the user's cache."""
+    cache = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache")
+    home = cache / "transload" / f"vllm-router-{VLLM_ROUTER_VERSION}"
+    program = home / "bin" / "vllm-router"
+    if program.exists() and (home / ".installed").exists():
+        return program
+    print(f"installing vllm-router {VLLM_ROUTER_VERSION} into {home}", flush=True)
+    shutil.rmtree(home, ignore_errors=True)
+    pip = [str(home / "bin" / "python"), "-m", "pip", "install", "-qq"]
+    wanted = ["--disable-pip-version-check", "--only-binary", ":all:"]
+    try:
+        subprocess.run([sys.executable, "-m", "venv", str(home)], check=True)
+        # Its launcher imports its dependencies, though the router itself is one Rust library.
+        subprocess.run([*pip, *wanted, f"vllm-router=={VLLM_ROUTER_VERSION}"], check=True)
+    except subprocess.CalledProcessError as error:
+        raise BenchError(f"vllm-router {VLLM_ROUTER_VERSION} did not install: {error}") from error
+    (home / ".installed").touch()
+    return program
+
+
+def transload_program() -> pathlib.Path:
+    """The `transload` program of this environment."""
+    program = pathlib.Path(sys.executable).parent / "transload"
+    if not program.exists():
+        raise BenchError(f"expected {program.name} beside {sys.executable}: run make install")
+    return program
+
+
+def transload_arguments(prefill: str, decode: str, port: int) -> list[str]:
+    """Our own router with its defaults."""
+    return ["serve", "--prefill", prefill, "--decode", decode, "--port", str(port)]
+
+
+def vllm_router_arguments(prefill: str, decode: str, port: int) -> list[str]:
+    """vllm-router in its NIXL two-step mode, one process and its default threads.
+
+    Both departures from its defaults save it work: `round_robin` instead of `cache_aware`, which
+    keeps a prefix tree, and `error`, since 0.1.17 reads `warning` as `info`.
+    """
+    return [
+        "--vllm-pd-disaggregation",
+        *("--prefill", prefill, "--decode", decode),
+        *("--host", "127.0.0.1", "--port", str(port), "--prometheus-port", str(free_port())),
+        *("--policy", "round_robin", "--log-level", "error"),
+    ]
+
+
+def start_router(stack: ExitStack, name: str, out: pathlib.Path) -> Contender:
+    """Start one router in front of a pair of mock engines and wait until it is ready."""
+    is_ours = name == "transload"
+    program = transload_program() if is_ours else install_vllm_router()
+    prefill_port = start_engine(stack, f"{name}-prefill", out)
+    decode_port = start_engine(stack, f"{name}-decode", out)
+    arguments = transload_arguments if is_ours else vllm_router_arguments
+    port, log = free_port(), out / f"{name}.log"
+    made = arguments(f"http://127.0.0.1:{prefill_port}", f"http://127.0.0.1:{decode_port}", port)
+    process = stack.enter_context(running([str(program), *made], log))
+    await_ready(process, port, "/readyz" if is_ours else "/readiness", log)
+    return Contender(
+        name=name,
+        version=importlib.metadata.version(name) if is_ours else VLLM_ROUTER_VERSION,
+        command=" ".join([name, *arguments("http://PREFILL", "http://DECODE", port)]),
+        url=f"http://127.0.0.1:{port}",
+        pid=process.pid,
+        prefill_port=prefill_port,
+        decode_port=decode_port,
+    )
+
+
+def start_direct(stack: ExitStack, out: pathlib.Path) -> Contender:
+    """No router: the load goes straight to a decode engine."""
+    port = start_engine(stack, "direct-decode", out)
+    return Contender("direct", "", "", f"http://127.0.0.1:{port}", None, None, port)
+
+
+def start(stack: ExitStack, name: str, out: pathlib.Path) -> Contender:
+    """Start one contender; `stack` ends all that it needed."""
+    return start_direct(stack, out) if name == "direct" else start_router(stack, name, out)

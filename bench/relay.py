@@ -1,0 +1,396 @@
+"""What does relaying cost? Router CPU per request and per streamed event, ours beside vllm-router.
+
+Every contender stands in front of one prefill and one decode mock engine of its own and gets the
+same batches in turn (A, B, direct, A, B, direct, ...), so that the machine's moods reach all alike.
+
+What is measured:
+    - CPU is the router's process tree over one batch, connections set up and idle work included,
+      nothing subtracted; each contender is warmed up first.
+    - *Per request*: not streamed, 16 tokens, as fast as the connections allow.
+    - *Per event*: CPU of a batch of streams over its events. A stream has 257 events (one HTTP
+      chunk each; `[DONE]` rides with the last), so the request's own cost, both legs, is in it
+      and is small. `events/read` says how far events stayed apart on their way to the client.
+    - A batch counts only if every answer is right and, for a router, if each request had exactly
+      one prefill leg and one decode leg, whose handoffs are the ones that were issued. Anything
+      else ends the run with status 1. A missed target does not: it is reported.
+    - Medians over the repeats; the spread is the lowest and the highest repeat.
+"""
+
+import argparse
+import datetime
+import importlib.metadata
+import os
+import pathlib
+import platform
+import statistics
+import subprocess
+import sys
+import time
+from contextlib import ExitStack
+
+import msgspec
+
+import contenders
+import cputime
+from contenders import BenchError, Contender
+from load import Plan, Report
+from mock_engine import STEP_S, Stats
+
+BENCH = pathlib.Path(__file__).parent
+NAMES = ("transload", "vllm-router", "direct")
+OURS, THEIRS = NAMES[:2]
+TARGET_CONNECTIONS = 64
+# Ours over vllm-router's, at most, at 64 connections: per request and per event.
+TARGETS = {False: 0.70, True: 0.50}
+FEWEST_REPEATS = 5
+BATCH_TIMEOUT_S = 120.0
+
+
+class Sizes(msgspec.Struct, frozen=True):
+    """How large the batches are; about two seconds each on two vCPUs of an AMD EPYC."""
+
+    requests: int = 3000
+    tokens: int = 16
+    stream_tokens: int = 256
+    idle_s: float = 2.0
+
+
+QUICK = Sizes(requests=300, stream_tokens=40, idle_s=0.5)
+
+
+class Sample(msgspec.Struct):
+    """One batch through one contender."""
+
+    cpu_s: float
+    requests: int
+    events: int
+    reads: int
+    wall_s: float
+    latency_p50_s: float
+    latency_p99_s: float
+    load_average: float
+
+    def cost_us(self, stream: bool) -> float:
+        """CPU microseconds per event of a stream, or per request."""
+        return self.cpu_s * 1e6 / (self.events if stream else self.requests)
+
+
+class Summary(msgspec.Struct):
+    """The repeats of one contender in one cell, in CPU microseconds per request or event."""
+
+    median_us: float
+    min_us: float
+    max_us: float
+    per_wall_s: float
+    latency_p50_s: float
+    latency_p99_s: float
+    events_per_read: float
+
+
+class Cell(msgspec.Struct):
+    """One kind of batch: its plan and what each contender took for it."""
+
+    stream: bool
+    connections: int
+    requests: int
+    tokens: int
+    samples: dict[str, list[Sample]] = {}
+    summaries: dict[str, Summary] = {}
+
+
+class Verdict(msgspec.Struct):
+    """Ours over vllm-router's in one cell; the limit is None where no target is set."""
+
+    stream: bool
+    connections: int
+    ratio: float
+    min_ratio: float
+    max_ratio: float
+    limit: float | None
+
+    @property
+    def word(self) -> str:
+        """Pass or miss, empty without a target."""
+        if self.limit is None:
+            return ""
+        return "pass" if self.ratio <= self.limit else "miss"
+
+
+def plan_cells(connections: list[int], sizes: Sizes) -> list[Cell]:
+    """Every kind of batch: not streamed, then streamed, at each number of connections."""
+    plain = [Cell(False, count, max(sizes.requests, count), sizes.tokens) for count in connections]
+    streams = [Cell(True, count, count, sizes.stream_tokens) for count in connections]
+    return plain + streams
+
+
+def run_load(plan: Plan) -> Report:
+    """Run one batch in a process of its own; any fault breaks the run."""
+    command = [sys.executable, str(BENCH / "load.py"), "--url", plan.url]
+    for name in ("connections", "requests", "tokens", "timeout_s", "first_seed"):
+        command += [f"--{name.replace('_', '-')}", str(getattr(plan, name))]
+    command += ["--stream"] if plan.stream else []
+    result = subprocess.run(command, capture_output=True, timeout=plan.timeout_s + 30)
+    try:
+        report = msgspec.json.decode(result.stdout, type=Report)
+    except msgspec.DecodeError as error:
+        raise BenchError(f"the load failed: {result.stderr.decode()[-2000:]}") from error
+    if report.num_faults or report.answers != plan.requests:
+        raise BenchError(f"{report.answers} of {plan.requests} answers right: {report.faults}")
+    return report
+
+
+def fault_of_legs(before: list[Stats], after: list[Stats], requests: int) -> str | None:
+    """What is wrong with the legs of one batch, or None.
+
+    Args:
+        before: the counters of the prefill engine, if any, and then of the decode engine.
+        after: the same after the batch.
+        requests: that the batch sent.
+    """
+
+    def grown(field: str) -> list[int]:
+        pairs = zip(before, after, strict=True)
+        return [getattr(now, field) - getattr(then, field) for then, now in pairs]
+
+    is_direct = len(after) == 1
+    expected = {
+        "prefill_legs": [0] if is_direct else [requests, 0],
+        "decode_legs": [0] if is_direct else [0, requests],
+        "bare": [requests] if is_direct else [0, 0],
+        "released": [0] * len(after),
+        "rejected": [0] * len(after),
+        "aborted_streams": [0] * len(after),
+    }
+    for field, wanted in expected.items():
+        if grown(field) != wanted:
+            return f"expected {field} to grow by {wanted}, it grew by {grown(field)}"
+    if sum(grown("issued_digest")) % 2**64 != sum(grown("consumed_digest")) % 2**64:
+        return "the handoffs that reached the decode engine are not the ones that were issued"
+    return None
+
+
+def engines_of(contender: Contender) -> list[Stats]:
+    """The counters of a contender's engines, prefill first."""
+    ports = (contender.prefill_port, contender.decode_port)
+    return [contenders.engine_stats(port) for port in ports if port is not None]
+
+
+def cpu_s_of(contender: Contender) -> float:
+    """CPU seconds of a contender's router so far; 0 without one."""
+    if contender.pid is None:
+        return 0.0
+    try:
+        return cputime.cpu_s(contender.pid)
+    except OSError as error:
+        raise BenchError(f"{contender.name} is not running: {error}") from error
+
+
+def measure(contender: Contender, cell: Cell, first_seed: int) -> Sample:
+    """Run one batch through one contender and hold it to the rules above."""
+    plan = Plan(
+        url=contender.url,
+        connections=cell.connections,
+        requests=cell.requests,
+        tokens=cell.tokens,
+        stream=cell.stream,
+        timeout_s=BATCH_TIMEOUT_S,
+        first_seed=first_seed,
+    )
+    before, cpu_before_s = engines_of(contender), cpu_s_of(contender)
+    try:
+        report = run_load(plan)
+    except BenchError as error:
+        raise BenchError(f"{contender.name}, {cell.connections} connections: {error}") from error
+    cpu_s = cpu_s_of(contender) - cpu_before_s
+    fault = fault_of_legs(before, engines_of(contender), cell.requests)
+    if fault is not None:
+        raise BenchError(f"{contender.name}, {cell.connections} connections: {fault}")
+    return Sample(
+        cpu_s=cpu_s,
+        requests=report.requests,
+        events=report.events,
+        reads=report.reads,
+        wall_s=report.wall_s,
+        latency_p50_s=report.latency_p50_s,
+        latency_p99_s=report.latency_p99_s,
+        load_average=os.getloadavg()[0],
+    )
+
+
+def summarise(samples: list[Sample], stream: bool) -> Summary:
+    """Medians over the repeats."""
+    costs = [sample.cost_us(stream) for sample in samples]
+    counts = [sample.events if stream else sample.requests for sample in samples]
+    rates = [count / sample.wall_s for count, sample in zip(counts, samples, strict=True)]
+    return Summary(
+        median_us=statistics.median(costs),
+        min_us=min(costs),
+        max_us=max(costs),
+        per_wall_s=statistics.median(rates),
+        latency_p50_s=statistics.median(sample.latency_p50_s for sample in samples),
+        latency_p99_s=statistics.median(sample.latency_p99_s for sample in samples),
+        events_per_read=statistics.median(sample.events / sample.reads for sample in samples),
+    )
+
+
+def compare(cell: Cell) -> Verdict | None:
+    """The ratio of the medians, and the lowest and highest ratio within one repeat."""
+    if OURS not in cell.samples or THEIRS not in cell.samples:
+        return None
+    pairs = zip(cell.samples[OURS], cell.samples[THEIRS], strict=True)
+    ratios = [ours.cost_us(cell.stream) / theirs.cost_us(cell.stream) for ours, theirs in pairs]
+    return Verdict(
+        stream=cell.stream,
+        connections=cell.connections,
+        ratio=cell.summaries[OURS].median_us / cell.summaries[THEIRS].median_us,
+        min_ratio=min(ratios),
+        max_ratio=max(ratios),
+        limit=TARGETS[cell.stream] if cell.connections == TARGET_CONNECTIONS else None,
+    )
+
+
+def run_cells(cells: list[Cell], field: list[Contender], repeats: int) -> None:
+    """Fill the cells: all contenders in turn, `repeats` times per cell."""
+    seeds = 1
+    for cell in cells:
+        kind = "streams" if cell.stream else "requests"
+        for contender in field:  # warm-up, not kept
+            measure(contender, cell, seeds)
+            seeds += cell.requests
+        for repeat in range(repeats):
+            for contender in field:
+                sample = measure(contender, cell, seeds)
+                seeds += cell.requests
+                cell.samples.setdefault(contender.name, []).append(sample)
+            costs = (f"{n} {s[-1].cost_us(cell.stream):.1f}" for n, s in cell.samples.items())
+            label = f"{cell.requests} {kind} over {cell.connections} connections"
+            print(f"{label}, repeat {repeat + 1}/{repeats}, us: {', '.join(costs)}", flush=True)
+        for name, samples in cell.samples.items():
+            cell.summaries[name] = summarise(samples, cell.stream)
+
+
+def idle_cpu(field: list[Contender], idle_s: float) -> dict[str, float]:
+    """CPU seconds per second of each router with nothing to do."""
+    before = {contender.name: cpu_s_of(contender) for contender in field}
+    time.sleep(idle_s)
+    return {each.name: (cpu_s_of(each) - before[each.name]) / idle_s for each in field}
+
+
+def table(cells: list[Cell], stream: bool) -> list[str]:
+    """The lines of one table."""
+    unit = "per 100,000 events, streamed (seconds)" if stream else "per request, not streamed (us)"
+    what = "events" if stream else "requests"
+    lines = [f"router CPU {unit}"]
+    head = ("conns", "contender", "median", "min-max", f"{what}/s", "p50 ms", "p99 ms")
+    lines.append("{:>5} {:<12} {:>8} {:>15} {:>11} {:>8} {:>8}".format(*head))
+    lines[-1] += " events/read" if stream else ""
+    scale = 0.1 if stream else 1.0  # us per event to s per 100,000
+    for cell in cells:
+        for name, each in cell.summaries.items():
+            spread = f"{each.min_us * scale:.2f}-{each.max_us * scale:.2f}"
+            lines.append(
+                f"{cell.connections:>5} {name:<12} {each.median_us * scale:>8.2f} {spread:>15} "
+                f"{each.per_wall_s:>11.0f} {each.latency_p50_s * 1e3:>8.1f} "
+                f"{each.latency_p99_s * 1e3:>8.1f}"
+                + (f" {each.events_per_read:>11.2f}" if stream else "")
+            )
+    return lines
+
+
+def verdict_line(verdict: Verdict, repeats: int) -> str:
+    """One ratio as text; fewer repeats than five decide nothing."""
+    what = "event" if verdict.stream else "request"
+    line = (
+        f"{OURS} / {THEIRS}, CPU per {what} at {verdict.connections} connections: "
+        f"{verdict.ratio:.2f} ({verdict.min_ratio:.2f}-{verdict.max_ratio:.2f})"
+    )
+    if verdict.limit is not None:
+        line += f"  target <= {verdict.limit:.2f}: {verdict.word}"
+        line += "" if repeats >= FEWEST_REPEATS else f" (provisional: {repeats} repeats)"
+    return line
+
+
+def cpu_model() -> str:
+    """The processor's name."""
+    for line in pathlib.Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.machine()
+
+
+def record(
+    cells: list[Cell],
+    field: list[Contender],
+    idle: dict[str, float],
+    sizes: Sizes,
+    verdicts: list[Verdict],
+) -> dict[str, object]:
+    """Everything a reader needs to judge the numbers or to repeat the run."""
+    packages = ("uvloop", "httptools", "msgspec")
+    return {
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "command": " ".join(["python bench/relay.py", *sys.argv[1:]]),
+        "machine": {"cpu": cpu_model(), "cpus": os.cpu_count(), "kernel": platform.release()},
+        "versions": {
+            "python": platform.python_version(),
+            **{name: importlib.metadata.version(name) for name in packages},
+            **{each.name: each.version for each in field if each.version},
+        },
+        "commands": {each.name: each.command for each in field if each.command},
+        "idle_cpu_s_per_s": idle,
+        "step_s": STEP_S,
+        "sizes": sizes,
+        "cells": cells,
+        "ratios": [{**msgspec.structs.asdict(each), "verdict": each.word} for each in verdicts],
+    }
+
+
+def run(args: argparse.Namespace) -> None:
+    """The whole benchmark; raises BenchError where it is broken."""
+    sizes = QUICK if args.quick else Sizes()
+    repeats = args.repeats or (2 if args.quick else FEWEST_REPEATS)
+    cells = plan_cells(args.connections, sizes)
+    logs = BENCH / "out"
+    logs.mkdir(exist_ok=True)
+    with ExitStack() as stack:
+        field = [contenders.start(stack, name, logs) for name in args.contenders]
+        idle = idle_cpu(field, sizes.idle_s)
+        run_cells(cells, field, repeats)
+    found = [compare(cell) for cell in cells]
+    verdicts = [verdict for verdict in found if verdict is not None]
+    for stream in (False, True):
+        print("", *table([cell for cell in cells if cell.stream is stream], stream), sep="\n")
+    print()
+    for name, share in idle.items():
+        print(f"{name}: idle, {share * 1e3:.2f} ms of CPU per second")
+    for verdict in verdicts:
+        print(verdict_line(verdict, repeats))
+    args.results.parent.mkdir(parents=True, exist_ok=True)
+    result = msgspec.json.encode(record(cells, field, idle, sizes, verdicts))
+    args.results.write_bytes(msgspec.json.format(result, indent=1) + b"\n")
+
+
+def parse(argv: list[str] | None) -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--quick", action="store_true", help="small batches, two repeats")
+    parser.add_argument("--connections", type=int, nargs="+", metavar="N", default=[8, 64])
+    parser.add_argument("--repeats", type=int, default=0, help="per cell (default 5)")
+    parser.add_argument("--contenders", nargs="+", choices=NAMES, default=list(NAMES))
+    results = BENCH / "results" / "relay.json"
+    parser.add_argument("--results", type=pathlib.Path, default=results, help="JSON file to write")
+    return parser.parse_args(argv)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the benchmark: 0 when it measured, whatever it found; 1 when it is broken."""
+    try:
+        run(parse(argv))
+    except BenchError as error:
+        print(f"the benchmark is broken: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
