@@ -1,0 +1,44 @@
+"""For all tests: a test that leaves a task or a socket behind has failed."""
+
+import asyncio
+import gc
+import inspect
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+
+from support.leaks import other_tasks, tcp_sockets
+
+# Finished tasks need a turn of the loop or two to leave it; a leak stays.
+_GRACE_S = 1.0
+
+
+@pytest.fixture(autouse=True)
+def no_leaked_sockets() -> Iterator[None]:
+    """No TCP socket more than before."""
+    before = tcp_sockets()
+    yield
+    left = {inode: name for inode, name in tcp_sockets().items() if inode not in before}
+    if left:
+        gc.collect()
+        left = {inode: name for inode, name in tcp_sockets().items() if inode in left}
+    assert left == {}, "sockets leaked (local, remote, state)"
+
+
+@pytest.fixture
+async def no_leaked_tasks_in_loop() -> AsyncIterator[None]:
+    """No task more than before; set up first, so torn down behind all of a test's fixtures."""
+    before = other_tasks()
+    yield
+    left = other_tasks() - before
+    if left:
+        await asyncio.wait(left, timeout=_GRACE_S)
+    assert {task for task in left if not task.done()} == set(), "tasks leaked"
+
+
+@pytest.fixture(autouse=True)
+def no_leaked_tasks(request: pytest.FixtureRequest) -> None:
+    """Watch the tasks of every asynchronous test."""
+    function = getattr(request.node, "function", None)
+    if inspect.iscoroutinefunction(function):
+        request.getfixturevalue("no_leaked_tasks_in_loop")

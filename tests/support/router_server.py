@@ -1,0 +1,226 @@
+"""The router under test: the real application on the real server, in this process."""
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import AsyncIterator, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+import uvicorn
+from prometheus_client.parser import text_string_to_metric_families
+
+from support.ledger import Ledger
+from support.scripted_engine import ScriptedEngine, running
+from support.vllm_behaviour import VllmBehaviour
+from support.waiting import until
+from transload_router.settings import Settings
+
+# Faults become visible after these; everything else is a matter of milliseconds.
+QUICK = {
+    "connect_timeout_s": 0.4,
+    "response_header_timeout_s": 0.4,
+    "idle_timeout_s": 0.4,
+    "client_stall_timeout_s": 0.5,
+    "health_interval_s": 3600.0,
+    "handoff_probe": False,
+}
+
+
+class Metrics:
+    """One scrape of `/metrics`."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.samples = [
+            (sample.name, sample.labels, sample.value)
+            for family in text_string_to_metric_families(text)
+            for sample in family.samples
+        ]
+
+    def value(self, name: str, **labels: str) -> float:
+        """Sum of the samples of that name that carry these labels."""
+        return sum(
+            value
+            for sample, own, value in self.samples
+            if sample == name and labels.items() <= own.items()
+        )
+
+    def label_values(self, name: str, label: str) -> set[str]:
+        """Every value that a label has."""
+        return {own[label] for sample, own, _ in self.samples if sample == name}
+
+    def nonzero(self, name: str) -> dict[str, float]:
+        """Samples of that name that are not zero, by their labels."""
+        return {str(own): value for sample, own, value in self.samples if sample == name and value}
+
+
+class _Server(uvicorn.Server):
+    """A server that leaves the process's signals alone."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+@dataclass(eq=False)
+class RunningRouter:
+    """A router that listens.
+
+    Attributes:
+        url: Base URL.
+        app: The application; `app.state.router` holds its tables.
+        client: For requests that need no care about bytes.
+    """
+
+    url: str
+    port: int
+    app: Any
+    client: httpx.AsyncClient
+    server: uvicorn.Server
+
+    async def metrics(self) -> Metrics:
+        """Scrape."""
+        answer = await self.client.get("/metrics")
+        assert answer.status_code == 200, answer.text
+        return Metrics(answer.text)
+
+    @property
+    def num_legs(self) -> int:
+        """Legs that hold a reservation."""
+        return int(self.app.state.router.load.num_requests())
+
+    async def assert_empty(self) -> None:
+        """Every table is empty and every gauge zero, now or in a moment."""
+        await until(lambda: self.num_legs == 0, "no reservation left")
+        for load in _loads(self.app):
+            assert (load.num_requests, load.num_tokens) == (0, 0)
+        scrape = await self.metrics()
+        for gauge in ("transload_requests_in_flight", "transload_engine_requests_in_flight"):
+            assert scrape.nonzero(gauge) == {}, gauge
+
+
+def _loads(app: Any) -> list[Any]:
+    return list(app.state.router.load._loads.values())
+
+
+@dataclass(eq=False)
+class Fleet:
+    """A router and the engines behind it, for one test.
+
+    Attributes:
+        pinned: Handoffs that rightly wait for their lease when the test ends.
+    """
+
+    router: RunningRouter
+    prefill: list[ScriptedEngine]
+    decode: list[ScriptedEngine]
+    pinned: int = 0
+    engines: list[ScriptedEngine] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.engines = [*self.prefill, *self.decode]
+
+    @property
+    def p(self) -> ScriptedEngine:
+        """The first prefill engine."""
+        return self.prefill[0]
+
+    @property
+    def d(self) -> ScriptedEngine:
+        """The first decode engine."""
+        return self.decode[0]
+
+    async def assert_settled(self) -> None:
+        """Engines idle, tables empty, each handoff back exactly once."""
+        await until(
+            lambda: all(engine.is_idle for engine in self.engines),
+            f"engines idle; still playing {[e.busy for e in self.engines]}",
+            within_s=2,
+        )
+        await self.router.assert_empty()
+        ledger = self.engines[0].ledger
+        with contextlib.suppress(AssertionError):
+            await until(lambda: len(ledger.pinned) == self.pinned, "handoffs settled", within_s=2)
+        assert len(ledger.pinned) == self.pinned, ledger.pinned
+        assert ledger.faults() == []
+        for engine in self.engines:
+            assert engine.protocol_errors == [], engine.name
+            assert engine.behaviour_errors == [], engine.name
+
+
+@contextlib.asynccontextmanager
+async def serve_router(settings: Settings) -> AsyncIterator[RunningRouter]:
+    """A router that listens within the block, on a free port."""
+    from transload_router.app import create_app
+
+    app = create_app(settings)
+    config = uvicorn.Config(
+        app,
+        http="httptools",
+        ws="none",
+        lifespan="on",
+        access_log=False,
+        log_config=None,
+        timeout_graceful_shutdown=1,
+    )
+    server = _Server(config)
+    sock = socket.socket()
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    sock.bind(("127.0.0.1", 0))
+    sock.listen(2048)
+    sock.setblocking(False)
+    port = sock.getsockname()[1]
+    serving = asyncio.create_task(server.serve(sockets=[sock]))
+    try:
+        await until(lambda: server.started or serving.done(), "the router listens")
+        if serving.done():
+            serving.result()
+            raise AssertionError("the router ended before it served")
+        url = f"http://127.0.0.1:{port}"
+        limits = httpx.Limits(max_connections=None, max_keepalive_connections=20)
+        async with httpx.AsyncClient(
+            base_url=url, timeout=20, limits=limits, trust_env=False, verify=False
+        ) as client:
+            yield RunningRouter(url, port, app, client, server)
+    finally:
+        server.should_exit = True
+        await serving
+        sock.close()
+
+
+@contextlib.asynccontextmanager
+async def serve_fleet(
+    num_prefill: int = 1,
+    num_decode: int = 1,
+    *,
+    prefill_urls: Sequence[str] = (),
+    decode_urls: Sequence[str] = (),
+    **settings: Any,
+) -> AsyncIterator[Fleet]:
+    """A router in front of vLLM-like engines; checked to be settled when the block ends well.
+
+    Args:
+        num_prefill: Scripted engines in the pool.
+        num_decode: Scripted engines in the pool.
+        prefill_urls: Further addresses in the pool, behind the scripted ones.
+        decode_urls: Further addresses in the pool, behind the scripted ones.
+        **settings: Over `QUICK`.
+    """
+    ledger = Ledger()
+    prefill = [ScriptedEngine(f"p{i}", ledger, VllmBehaviour()) for i in range(num_prefill)]
+    decode = [ScriptedEngine(f"d{i}", ledger, VllmBehaviour()) for i in range(num_decode)]
+    async with contextlib.AsyncExitStack() as stack:
+        for engine in (*prefill, *decode):
+            await stack.enter_async_context(running(engine))
+        values = {
+            **QUICK,
+            "prefill": [*(engine.url for engine in prefill), *prefill_urls],
+            "decode": [*(engine.url for engine in decode), *decode_urls],
+            **settings,
+        }
+        router = await stack.enter_async_context(serve_router(Settings(**values)))
+        fleet = Fleet(router, prefill, decode)
+        yield fleet
+        await fleet.assert_settled()
