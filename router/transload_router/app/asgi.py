@@ -1,0 +1,249 @@
+"""The ASGI application: the data path raw, the operators' endpoints in FastAPI."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from urllib.parse import unquote
+
+from fastapi import FastAPI
+
+from transload_router import __version__
+from transload_router.app import models, relay, responses
+from transload_router.app.answers import error_body, error_headers
+from transload_router.app.client import (
+    ClientLeft,
+    ClientWatch,
+    Message,
+    Receive,
+    Scope,
+    Send,
+    header_list,
+    read_body,
+    request_target,
+)
+from transload_router.app.forward import Forward
+from transload_router.app.generate import CLIENT_LEFT_STATUS, Call
+from transload_router.app.operators import add_operators_routes
+from transload_router.app.probing import Probing
+from transload_router.app.relay import CutShort
+from transload_router.app.request import GenerateRequest, read_request
+from transload_router.app.state import Router
+from transload_router.core.bodies.endpoints import ENDPOINTS, Endpoint
+from transload_router.core.bodies.members import read_str
+from transload_router.core.types import Dialect
+from transload_router.errors import EngineError, Forbidden, TransloadError
+from transload_router.io.upstream.exchange import Headers
+from transload_router.settings import Settings
+
+log = logging.getLogger("transload")
+
+# The router's own; everything else belongs to engines.
+OWN_PATHS = frozenset({"/healthz", "/readyz", "/metrics", "/docs", "/openapi.json"})
+_OTHER = "other"
+
+
+class TransloadApp(FastAPI):
+    """A FastAPI app whose data path bypasses FastAPI."""
+
+    def __init__(
+        self,
+        router: Router,
+        lifespan: Callable[[FastAPI], AbstractAsyncContextManager[None]],
+    ) -> None:
+        super().__init__(title="Transload", version=__version__, lifespan=lifespan, redoc_url=None)
+        self.state.router = router
+        self._router = router
+        self._blocked = frozenset(router.settings.blocked_paths)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """See ASGI."""
+        if scope["type"] != "http" or scope["path"] in OWN_PATHS:
+            await super().__call__(scope, receive, send)
+            return
+        await Serving(self._router, self._blocked, scope, receive, send).serve()
+
+
+class Serving:
+    """One request on the data path: read, served, counted, errors put into words."""
+
+    def __init__(
+        self,
+        router: Router,
+        blocked: frozenset[str],
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+    ) -> None:
+        self._router = router
+        self._blocked = blocked
+        self._scope = scope
+        self._receive = receive
+        self._asgi_send = send
+        self._headers: Headers = header_list(scope)
+        self._path: str = scope["path"]
+        row = ENDPOINTS.get(self._path)
+        self._endpoint = row if scope["method"] == "POST" else None
+        self._label = row.name if row is not None else _LABELS.get(self._path, _OTHER)
+        self._has_started = False
+        self._model: str | None = None
+
+    async def serve(self) -> None:
+        """Serve the request to its end."""
+        metrics = self._router.metrics
+        in_flight = metrics.in_flight.labels(self._label)
+        in_flight.inc()
+        status = CLIENT_LEFT_STATUS
+        try:
+            status = await self._dispatch()
+        except ClientLeft:
+            pass
+        except TransloadError as error:
+            status = error.status
+            await self._answer(error)
+        except CutShort as error:
+            # The server closes a connection whose answer was not completed.
+            log.warning("%s answer cut: %s", self._label, error)
+        finally:
+            in_flight.dec()
+            model = self._router.model_label(self._model)
+            metrics.requests.labels(self._label, model, str(status)).inc()
+
+    async def _dispatch(self) -> int:
+        self._refuse_blocked()
+        limit = self._router.settings.max_body_bytes
+        body = await read_body(self._headers, self._receive, limit)
+        if self._endpoint is not None:
+            return await self._generate(self._endpoint, body)
+        if self._path.rstrip("/") == models.PATH and self._scope["method"] == "GET":
+            return await self._list_models()
+        if self._path.startswith(models.PATH + "/") and self._scope["method"] == "GET":
+            return await self._show_model(self._path[len(models.PATH) + 1 :])
+        return await self._forward(body)
+
+    def _refuse_blocked(self) -> None:
+        # As an engine's router would read the path, whatever slashes and escapes are in it.
+        path = "/" + "/".join(part for part in unquote(self._path).split("/") if part)
+        if path in self._blocked:
+            raise Forbidden(f"{path} is for the engines' operators")
+
+    async def _generate(self, endpoint: Endpoint, body: bytes) -> int:
+        loop = asyncio.get_running_loop()
+        target = request_target(self._scope)
+        request = read_request(self._router, endpoint, target, self._headers, body, loop.time())
+        self._model = request.model
+        with ClientWatch(self._receive) as watch:
+            try:
+                await self._pin(request)
+            except asyncio.CancelledError:
+                watch.absorb()
+                return CLIENT_LEFT_STATUS
+            call = Call(self._router, request, self._send)
+            try:
+                await call.run(watch)
+            finally:
+                notes = call.notes
+                self._router.metrics.paths.labels(endpoint.name, notes.path, notes.reason).inc()
+        return call.status
+
+    async def _pin(self, request: GenerateRequest) -> None:
+        """A response that goes on from an earlier one goes where that one is."""
+        previous = request.members.get("previous_response_id")
+        if request.endpoint.dialect is not Dialect.RESPONSES or previous is None:
+            return
+        response_id = read_str(previous)
+        if response_id is not None:
+            request.only_decode = await responses.find_owner(
+                self._router, response_id, self._headers
+            )
+
+    async def _forward(self, body: bytes) -> int:
+        router, path = self._router, self._path
+        target = request_target(self._scope)
+        forward = Forward(router, self._scope["method"], target, self._headers)
+        with ClientWatch(self._receive) as watch:
+            try:
+                only = None
+                stored = responses.STORED_PATH.fullmatch(path)
+                if stored is not None:
+                    only = await responses.find_owner(router, stored.group(1), self._headers)
+                await forward.run(body, self._send, only=only)
+            except asyncio.CancelledError:
+                watch.absorb()
+                return CLIENT_LEFT_STATUS
+            finally:
+                router.metrics.paths.labels(self._label, "local", "one_engine").inc()
+        return forward.status
+
+    async def _list_models(self) -> int:
+        status, body = await models.list_models(self._router, self._headers)
+        await relay.send_whole(self._send, status, list(_JSON), body)
+        return status
+
+    async def _show_model(self, model_id: str) -> int:
+        status, body = await models.list_models(self._router, self._headers)
+        if status == 200:
+            listed = models.read_models(body)
+            if model_id not in listed:
+                return await self._forward(b"")
+            body = bytes(listed[model_id])
+        await relay.send_whole(self._send, status, list(_JSON), body)
+        return status
+
+    async def _answer(self, error: TransloadError) -> None:
+        """Say what went wrong, where nothing was said yet."""
+        if not isinstance(error, EngineError):
+            self._router.metrics.errors.labels("router", error.kind, "none").inc()
+        if self._has_started:
+            return
+        dialect = self._endpoint.dialect if self._endpoint is not None else Dialect.OPENAI
+        headers = error_headers(error)
+        if error.status == 413:
+            # What was not read of the body must not be taken for the next request.
+            headers.append((b"connection", b"close"))
+        await relay.send_whole(self._send, error.status, headers, error_body(error, dialect))
+
+    async def _send(self, message: Message) -> None:
+        self._has_started = True
+        await self._asgi_send(message)
+
+
+_JSON = ((b"content-type", b"application/json"),)
+# Routes with a label of their own; the rest is "other", whatever clients ask for.
+_LABELS = {
+    path: path.removeprefix("/v1").strip("/").replace("/", "_")
+    for path in (
+        "/v1/models",
+        "/v1/embeddings",
+        "/v1/rerank",
+        "/v1/score",
+        "/v1/audio/transcriptions",
+        "/v1/audio/translations",
+        "/classify",
+        "/detokenize",
+        "/pooling",
+        "/rerank",
+        "/score",
+        "/tokenize",
+    )
+}
+
+
+def create_app(settings: Settings) -> TransloadApp:
+    """The service for these settings; probes run while its lifespan is open."""
+    router = Router(settings)
+    probing = Probing(router)
+
+    @asynccontextmanager
+    async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
+        router.start()
+        probing.start()
+        try:
+            yield
+        finally:
+            await probing.stop()
+            await router.stop()
+
+    app = TransloadApp(router, lifespan)
+    add_operators_routes(app, router, probing)
+    return app

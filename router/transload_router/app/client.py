@@ -1,0 +1,118 @@
+"""The client's side of one request: its body, and whether it is still there."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, MutableMapping
+from types import TracebackType
+from typing import Any, Self
+
+from transload_router.app.headers import find
+from transload_router.errors import BadRequest, BodyTooLarge
+from transload_router.io.upstream.exchange import Headers
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+
+
+class ClientLeft(Exception):
+    """The client closed its connection before its request was whole."""
+
+
+async def read_body(headers: Headers, receive: Receive, limit_bytes: int) -> bytes:
+    """The whole request body, read once.
+
+    Raises:
+        BodyTooLarge: Announced or found to be over the limit; the rest is not read.
+        ClientLeft: The client closed first.
+    """
+    announced = find(headers, b"content-length")
+    if announced is not None and announced.isdigit() and int(announced[:20]) > limit_bytes:
+        raise BodyTooLarge(f"the body has {announced.decode()} bytes; the limit is {limit_bytes}")
+    message = await receive()
+    if message["type"] == "http.request" and not message.get("more_body"):
+        whole: bytes = message.get("body", b"")
+        _check_size(len(whole), limit_bytes)
+        return whole
+    parts: list[bytes] = []
+    size = 0
+    while True:
+        if message["type"] == "http.disconnect":
+            raise ClientLeft
+        part = message.get("body", b"")
+        parts.append(part)
+        size += len(part)
+        _check_size(size, limit_bytes)
+        if not message.get("more_body"):
+            return b"".join(parts)
+        message = await receive()
+
+
+def _check_size(size: int, limit_bytes: int) -> None:
+    if size > limit_bytes:
+        raise BodyTooLarge(f"the body has more than {limit_bytes} bytes, which is the limit")
+
+
+class ClientWatch:
+    """Cancels the current task when the client goes, in whatever await it is.
+
+    Use as a context manager around everything after the body was read; `is_gone` tells a
+    cancellation by the client from one by the server. No polling: the server's own
+    disconnect message is awaited.
+    """
+
+    __slots__ = ("_receive", "_task", "_watcher", "is_gone")
+
+    def __init__(self, receive: Receive) -> None:
+        self.is_gone = False
+        self._receive = receive
+
+    def __enter__(self) -> Self:
+        task = asyncio.current_task()
+        assert task is not None
+        self._task = task
+        self._watcher = asyncio.get_running_loop().create_task(self._watch())
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._watcher.cancel()
+
+    async def _watch(self) -> None:
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+        self.is_gone = True
+        self._task.cancel()
+
+    def absorb(self) -> None:
+        """Call where a CancelledError was caught: raise again unless the client has gone.
+
+        Raises:
+            CancelledError: The server is ending, not the client.
+        """
+        if not self.is_gone:
+            raise asyncio.CancelledError
+        self._task.uncancel()
+
+
+def header_list(scope: Scope) -> Headers:
+    """The request's headers, names in lower case as ASGI gives them."""
+    return list(scope["headers"])
+
+
+def request_target(scope: Scope) -> str:
+    """Path and query as the client sent them, percent-encoded.
+
+    Raises:
+        BadRequest: The bytes are not ASCII, as RFC 9112 wants them.
+    """
+    raw: bytes = scope.get("raw_path") or scope["path"].encode()
+    query: bytes = scope.get("query_string", b"")
+    try:
+        return (raw + b"?" + query if query else raw).decode("ascii")
+    except UnicodeDecodeError:
+        raise BadRequest("the request target is not ASCII") from None

@@ -1,0 +1,145 @@
+"""Requests that one engine serves whole: relayed as they are, whatever they are."""
+
+import logging
+import re
+
+from transload_router.app.client import Send
+from transload_router.app.headers import REQUEST_ID, find
+from transload_router.app.relay import CutShort, relay_unread
+from transload_router.app.state import Router
+from transload_router.core.bodies.endpoints import strip_transfer
+from transload_router.core.bodies.members import (
+    NotAnObject,
+    encode_value,
+    read_members,
+    read_str,
+    write_members,
+)
+from transload_router.core.policy import LegRequest
+from transload_router.core.types import Engine, Role
+from transload_router.errors import EngineUnreachable, NoEngine
+from transload_router.io.upstream import Exchange
+from transload_router.io.upstream.client import Sending
+from transload_router.io.upstream.exchange import Headers
+
+log = logging.getLogger("transload")
+
+_MULTIPART_MODEL = re.compile(rb'name="?model"?[^\r\n]*\r\n(?:[^\r\n]+\r\n)*\r\n([^\r\n]*)\r\n')
+# Where a multipart form's short fields are looked for, before and after the file.
+_MULTIPART_WINDOW_BYTES = 64 << 10
+
+
+def read_model(router: Router, headers: Headers, body: bytes) -> tuple[str | None, bytes]:
+    """The model a request names, and its body less what clients may not set.
+
+    Only JSON objects and multipart forms are looked into; everything else passes unread.
+    """
+    kind = (find(headers, b"content-type") or b"").lower()
+    if kind.startswith(b"multipart/"):
+        window = body[:_MULTIPART_WINDOW_BYTES] + body[-_MULTIPART_WINDOW_BYTES:]
+        match = _MULTIPART_MODEL.search(window)
+        return (match.group(1).decode(errors="replace") if match else None), body
+    if not body or find(headers, b"content-encoding") is not None:
+        return None, body
+    try:
+        members = read_members(body)
+    except NotAnObject:
+        return None, body
+    cleaned = strip_transfer(None, members)
+    model = read_str(members.get("model"))
+    served = router.served_name(model)
+    if served is not None:
+        model = served
+        cleaned = {**(members if cleaned is None else cleaned), "model": encode_value(served)}
+    return model, body if cleaned is None else write_members(cleaned)
+
+
+class Forward:
+    """One request to one engine.
+
+    Attributes:
+        status: What the client got, for the metrics.
+        engine: Who served it.
+    """
+
+    def __init__(self, router: Router, method: str, target: str, headers: Headers) -> None:
+        self._router = router
+        self._method = method
+        self._target = target
+        self._headers = headers
+        self.status = 499
+        self.engine: Engine | None = None
+
+    async def run(self, body: bytes, send: Send, *, only: str | None = None) -> None:
+        """Choose, send, relay. Another engine is tried only if no byte was sent.
+
+        Raises:
+            EngineError, NoEngine: Nothing went to the client yet.
+            CutShort: The answer broke off.
+        """
+        model, body = read_model(self._router, self._headers, body)
+        avoid: frozenset[str] = frozenset()
+        error: EngineUnreachable | None = None
+        while True:
+            wanted = LegRequest(Role.DECODE, model, max(1, len(body) // 4), 0)
+            engine = self._router.choose(wanted, avoid, only)
+            if engine is None:
+                raise error or NoEngine("no engine can take the request now")
+            self.engine = engine
+            try:
+                return await self._run_on(engine, body, send)
+            except EngineUnreachable as unreachable:
+                error = unreachable
+                self._router.metrics.errors.labels("decode", error.kind, engine.id).inc()
+                self._router.note_unreachable(engine, str(error))
+                avoid |= {engine.id}
+
+    async def _run_on(self, engine: Engine, body: bytes, send: Send) -> None:
+        reservation = self._router.load.reserve(engine, max(1, len(body) // 4))
+        sending = Sending()
+        exchange: Exchange | None = None
+        try:
+            headers = self._router.headers.leg(engine.role, self._headers, reads_answer=False)
+            exchange = await self._router.upstream.send(
+                engine,
+                self._method,
+                self._target,
+                headers,
+                body,
+                sending,
+                may_resend=self._method in ("GET", "HEAD", "OPTIONS"),
+            )
+            self.status = exchange.status
+            given = self._router.headers.answer(exchange.headers, keeps_length=True)
+            client_id = find(self._headers, REQUEST_ID)
+            if client_id is not None:
+                given.append((REQUEST_ID, client_id))
+            await relay_unread(send, exchange, given)
+        except CutShort:
+            self._router.metrics.errors.labels("decode", "engine_reset", engine.id).inc()
+            raise
+        finally:
+            reservation.release()
+            if exchange is not None:
+                exchange.release()
+            elif sending.connection is not None:
+                self._router.upstream.drop(sending.connection)
+
+
+async def ask(router: Router, engine: Engine, target: str, headers: Headers) -> tuple[int, bytes]:
+    """A GET of the router's own making, with a client's credentials.
+
+    Raises:
+        EngineError: No whole answer.
+    """
+    sent = router.headers.leg(engine.role, headers, reads_answer=True)
+    sent = [header for header in sent if header[0] not in (b"content-type", b"accept")]
+    exchange = await router.upstream.send(engine, "GET", target, sent, b"")
+    try:
+        body, is_whole = await exchange.read_all(_MAX_ASKED_BYTES)
+    finally:
+        exchange.release()
+    return (exchange.status, body) if is_whole else (502, b"")
+
+
+_MAX_ASKED_BYTES = 16 << 20

@@ -1,0 +1,321 @@
+"""The shell of the handoff machine: performs its commands, tells it what happened."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from transload_router.app import relay
+from transload_router.app.answers import error_body, error_headers
+from transload_router.app.client import ClientWatch, Send
+from transload_router.app.headers import find
+from transload_router.app.legs import Legs
+from transload_router.app.notes import Notes
+from transload_router.app.release import release_handoff
+from transload_router.app.request import GenerateRequest
+from transload_router.app.state import Router
+from transload_router.core import handoff as machine
+from transload_router.core.bodies.endpoints import HANDOFF_MEMBER, decode_body, prefill_body
+from transload_router.core.bodies.members import NotAnObject, is_unset, read_members
+from transload_router.core.membership import Verdict
+from transload_router.core.types import Role
+from transload_router.core.usage import is_carried, read_cached_tokens
+from transload_router.errors import (
+    EngineBadAnswer,
+    EngineError,
+    EngineReset,
+    EngineTimeout,
+    EngineUnreachable,
+    MissingHandoff,
+    NoEngine,
+    TransloadError,
+)
+from transload_router.io.upstream import Exchange
+from transload_router.io.upstream.exchange import Headers
+
+log = logging.getLogger("transload")
+
+# Prefill's whole answer: one token and the handoff, whose block ids grow with the prompt (about
+# 7 bytes a block). A million-token prompt of 16-token blocks needs 0.5 MB.
+MAX_PREFILL_ANSWER_BYTES = 16 << 20
+# An error is held to be whole before the client gets it; a longer one (an echo of a huge
+# request) is relayed as it comes.
+MAX_HELD_ERROR_BYTES = 1 << 20
+# After the client left, prefill may have answered already; its handoff is waited for this long.
+# An engine that had not answered hangs up within milliseconds of our half-close.
+ABANDON_TIMEOUT_S = 0.8
+
+CLIENT_LEFT_STATUS = 499
+
+
+class Call:
+    """One request on its way through the machine.
+
+    Attributes:
+        status: What the client got in the end, for the metrics.
+        notes: Who did what.
+    """
+
+    def __init__(self, router: Router, request: GenerateRequest, send: Send) -> None:
+        self._router = router
+        self._request = request
+        self._send = send
+        self._machine = machine.Handoff(router.handoff_policy, request.local_reason is None)
+        self._legs = Legs(router, request)
+        self._cached_tokens: int | None = None
+        self._held: relay.Held | None = None
+        self._answer: relay.Answer | None = None
+        self.status = CLIENT_LEFT_STATUS
+        self.notes = Notes(request)
+
+    async def run(self, watch: ClientWatch) -> None:
+        """Serve the request to its end; every leg, reservation and handoff is settled after.
+
+        Raises:
+            CutShort: The answer broke off in a form that cannot say so.
+        """
+        try:
+            event = await self._perform(self._machine.start(), watch)
+            while event is not None:
+                event = await self._perform(self._machine.handle(event), watch)
+        finally:
+            self._legs.end_all()
+            if self._machine.handoff is not None:
+                # Only the server's own end comes here with one: the machine releases its.
+                self._router.metrics.released.labels("lease").inc()
+
+    async def _perform(
+        self, commands: list[machine.Command], watch: ClientWatch
+    ) -> machine.Event | None:
+        """Perform commands in order; give the event that one of them led to, if any."""
+        event: machine.Event | None = None
+        try:
+            for command in commands:
+                event = await _PERFORM[type(command)](self, command)
+        except asyncio.CancelledError:
+            watch.absorb()
+            self.status = CLIENT_LEFT_STATUS
+            if self._machine.state in (machine.State.DONE, machine.State.ABANDONING):
+                return None
+            return machine.ClientGone(self._was_sent())
+        return event
+
+    def _was_sent(self) -> bool:
+        is_prefill = self._machine.state is machine.State.PREFILLING
+        leg = self._legs.get(Role.PREFILL if is_prefill else Role.DECODE)
+        return leg is not None and leg.sending.was_sent
+
+    async def _choose(self, command: machine.ChooseEngines) -> machine.Event:
+        prefill = None
+        if command.wants_prefill:
+            prefill = self._legs.choose(Role.PREFILL, command.avoid)
+        decode = self._legs.choose(Role.DECODE, command.avoid)
+        self.notes.prefill = prefill.id if prefill else self.notes.prefill
+        self.notes.decode = decode.id if decode else None
+        return machine.EnginesChosen(prefill.id if prefill else None, self.notes.decode)
+
+    async def _send_prefill(self, _command: machine.SendPrefill) -> machine.Event:
+        body = prefill_body(self._request.endpoint, self._request.members)
+        try:
+            exchange = await self._legs.send(Role.PREFILL, body, may_resend=True)
+            return await self._read_prefill(exchange)
+        except EngineError as error:
+            return self._failed(Role.PREFILL, error)
+
+    async def _read_prefill(self, exchange: Exchange) -> machine.Event:
+        if not _is_ok(exchange.status):
+            self._legs.count_error(Role.PREFILL, f"status_{exchange.status}")
+            self._held = relay.Held(exchange, *await exchange.read_all(MAX_HELD_ERROR_BYTES))
+            return machine.PrefillRefused(exchange.status, self._has_other(Role.PREFILL))
+        body, is_whole = await exchange.read_all(MAX_PREFILL_ANSWER_BYTES)
+        if not is_whole:
+            raise EngineBadAnswer(
+                self._legs[Role.PREFILL].engine.id, "prefill's answer is too long"
+            )
+        handoff = self._read_handoff(body)
+        self.notes.prefill_seconds = self._legs.elapsed_s(Role.PREFILL)
+        self._legs.end(Role.PREFILL)
+        return machine.PrefillReplied(handoff)
+
+    def _read_handoff(self, body: bytes) -> bytes | None:
+        """The handoff of prefill's answer, counted."""
+        try:
+            answer = read_members(body)
+        except NotAnObject as error:
+            engine = self._legs[Role.PREFILL].engine.id
+            raise EngineBadAnswer(engine, f"prefill's answer: {error}") from None
+        raw = answer.get(HANDOFF_MEMBER)
+        handoff = None if raw is None or is_unset(raw) or bytes(raw) == b"{}" else bytes(raw)
+        self._router.metrics.handoffs.labels("issued" if handoff else "missing").inc()
+        if handoff is not None and not is_carried(handoff):
+            self._cached_tokens = read_cached_tokens(answer)
+        return handoff
+
+    async def _send_decode(self, command: machine.SendDecode) -> machine.Event:
+        self._legs.end(Role.PREFILL)
+        self.notes.used_handoff = command.handoff is not None
+        body = decode_body(self._request.body, command.handoff)
+        try:
+            exchange = await self._legs.send(Role.DECODE, body, may_resend=command.handoff is None)
+            return await self._read_decode(exchange)
+        except EngineError as error:
+            return self._failed(Role.DECODE, error)
+
+    async def _read_decode(self, exchange: Exchange) -> machine.Event:
+        status = exchange.status
+        if not _is_ok(status):
+            self._legs.count_error(Role.DECODE, f"status_{status}")
+        if _is_ok(status) and relay.is_event_stream(exchange.headers):
+            self._held = relay.Held(exchange, b"", is_whole=False)
+        else:
+            limit = self._router.settings.max_answer_bytes
+            limit = limit if _is_ok(status) else MAX_HELD_ERROR_BYTES
+            self._held = relay.Held(exchange, *await exchange.read_all(limit))
+        if self.notes.used_handoff and status != 400:
+            self._judge(Verdict.WORKS if _is_ok(status) else Verdict.FAILS)
+        return machine.DecodeAnswered(status, self._has_other(Role.DECODE))
+
+    def _failed(self, role: Role, error: EngineError) -> machine.Event:
+        self._legs.fail(role, error)
+        kind = machine.PrefillFailed if role is Role.PREFILL else machine.DecodeFailed
+        return kind(_cause(error), error.was_sent, self._has_other(role))
+
+    def _has_other(self, role: Role) -> bool:
+        return self._legs.has_other(role, self._machine.avoid)
+
+    def _judge(self, verdict: Verdict) -> bool:
+        """Record what this pair's handoff did; whether that is news."""
+        prefill, decode = self.notes.prefill, self.notes.decode
+        if prefill is None or decode is None:
+            return False
+        return self._router.fleet.judge_pair(prefill, decode, verdict)
+
+    async def _relay_decode(self, _command: machine.RelayDecode) -> machine.Event:
+        cached = self._cached_tokens if self.notes.used_handoff else None
+        answer = self._begin_answer(cached)
+        metrics, endpoint = self._router.metrics, self._request.endpoint.name
+        now = asyncio.get_running_loop().time
+        try:
+            await answer.relay(
+                self._send,
+                lambda: metrics.ttft.labels(endpoint).observe(now() - self._request.received),
+                metrics.chunk_times.observer(endpoint),
+            )
+        except EngineError as error:
+            self._legs.fail(Role.DECODE, error)
+            return machine.DecodeFailed(_cause(error), error.was_sent)
+        finally:
+            if answer.response_id is not None and self.notes.decode is not None:
+                self._router.owners.remember(answer.response_id, self.notes.decode)
+        return machine.DecodeEnded()
+
+    def _begin_answer(self, num_cached_tokens: int | None) -> relay.Answer:
+        held = self._held
+        assert held is not None
+        self.status = held.exchange.status
+        headers = self._router.headers.answer(held.exchange.headers)
+        headers.extend(self.notes.headers())
+        was_retried = self._machine.retries_left < 1
+        if self.status >= 400 and was_retried and find(headers, b"x-should-retry") is None:
+            headers.append((b"x-should-retry", b"false"))
+        self._answer = relay.Answer(held, headers, self._request.endpoint, num_cached_tokens)
+        return self._answer
+
+    async def _end_stream(self, _command: machine.EndStream) -> None:
+        assert self._answer is not None
+        assert self._legs.error is not None
+        await self._answer.cut(self._send, self._legs.error)
+
+    async def _pass_refusal(self, _command: machine.PassRefusal) -> None:
+        answer = self._begin_answer(None)
+        try:
+            await answer.relay(self._send, _nothing, None)
+        except EngineError as error:
+            self._legs.fail(Role.PREFILL, error)
+            await answer.cut(self._send, error)
+
+    async def _fail(self, command: machine.Fail) -> None:
+        error = self._own_error(command.reason)
+        if not isinstance(error, EngineError):
+            self._router.metrics.errors.labels("router", error.kind, "none").inc()
+        self.status = error.status
+        headers: Headers = error_headers(error, was_retried=command.was_retried)
+        headers.extend(self.notes.headers())
+        body = error_body(error, self._request.endpoint.dialect)
+        await relay.send_whole(self._send, error.status, headers, body)
+
+    def _own_error(self, reason: str) -> TransloadError:
+        if reason == "missing_handoff":
+            return MissingHandoff("prefill gave no handoff, and the router is set to need one")
+        if self._legs.error is not None:
+            return self._legs.error
+        pool = "decode" if reason == "no_decode" else "prefill"
+        return NoEngine(f"no {pool} engine can take the request now")
+
+    async def _abandon_prefill(self, _command: machine.AbandonPrefill) -> machine.Event:
+        """Hang up on prefill; if its answer was under way, read what it handed off."""
+        try:
+            async with asyncio.timeout(ABANDON_TIMEOUT_S):
+                answer = await self._legs.salvage(Role.PREFILL, MAX_PREFILL_ANSWER_BYTES)
+            if answer is None or not _is_ok(answer[0]):
+                return machine.PrefillFailed("reset", was_sent=True)
+            return machine.PrefillReplied(self._read_handoff(answer[1]))
+        except (EngineError, TimeoutError):
+            return machine.PrefillFailed("reset", was_sent=True)
+
+    async def _close_decode(self, _command: machine.CloseDecode) -> None:
+        self._legs.end(Role.DECODE)
+
+    async def _release(self, command: machine.Release) -> None:
+        decode = self._machine.decode
+        self._router.spawn(release_handoff(self._router, self._request, command.handoff, decode))
+
+    async def _count(self, command: machine.Count) -> None:
+        metrics, what = self._router.metrics, command.what
+        if what in _RETRIES:
+            metrics.retries.labels(_RETRIES[what]).inc()
+        else:
+            metrics.fallbacks.labels(what).inc()
+            self.notes.fallback = what
+        if what == "missing_handoff":
+            self.notes.is_missing = True
+            if self._judge(Verdict.MISSING):
+                log.warning("engine %s answers without a handoff", self.notes.prefill)
+        log.info("%s request: %s", self._request.endpoint.name, what)
+
+
+def _is_ok(status: int) -> bool:
+    return 200 <= status < 300
+
+
+def _nothing() -> None:
+    pass
+
+
+def _cause(error: EngineError) -> machine.Cause:
+    return next((cause for kind, cause in _CAUSES if isinstance(error, kind)), "bad_answer")
+
+
+_CAUSES: tuple[tuple[type[EngineError], machine.Cause], ...] = (
+    (EngineUnreachable, "unreachable"),
+    (EngineTimeout, "timeout"),
+    (EngineReset, "reset"),
+)
+_RETRIES = {
+    "prefill_retried": "prefill",
+    "decode_retried": "decode",
+    "handoff_presented_again": "decode_unsent",
+}
+_PERFORM: dict[type, Callable[[Call, Any], Awaitable[machine.Event | None]]] = {
+    machine.ChooseEngines: Call._choose,
+    machine.SendPrefill: Call._send_prefill,
+    machine.SendDecode: Call._send_decode,
+    machine.RelayDecode: Call._relay_decode,
+    machine.PassRefusal: Call._pass_refusal,
+    machine.Fail: Call._fail,
+    machine.EndStream: Call._end_stream,
+    machine.AbandonPrefill: Call._abandon_prefill,
+    machine.CloseDecode: Call._close_decode,
+    machine.Release: Call._release,
+    machine.Count: Call._count,
+}

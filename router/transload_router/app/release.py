@@ -1,0 +1,75 @@
+"""Giving back blocks that prefill holds for a handoff nobody will use."""
+
+import asyncio
+import logging
+
+from transload_router.app.request import GenerateRequest
+from transload_router.app.state import Router
+from transload_router.core.bodies.endpoints import RELEASE_PATH, release_body
+from transload_router.core.membership import Health, Verdict
+from transload_router.core.types import Engine, Role
+from transload_router.errors import EngineError
+
+log = logging.getLogger("transload")
+
+# The engine rejects the request before rendering, within milliseconds; slower is no answer.
+RELEASE_TIMEOUT_S = 5.0
+# One retry through another engine: a release that did not arrive costs a lease, not a token.
+MAX_TRIES = 2
+
+
+async def release_handoff(
+    router: Router, request: GenerateRequest, handoff: bytes, preferred: str | None
+) -> None:
+    """Release through a decode engine; what that cannot do is left to the lease, and counted.
+
+    Args:
+        router: The router.
+        request: Whose handoff it is; its credentials go with the release.
+        handoff: Raw `kv_transfer_params`, never presented to any engine.
+        preferred: The decode engine to try first.
+    """
+    released = "lease"
+    for engine in _engines(router, request, preferred)[:MAX_TRIES]:
+        if await _send_release(router, request, handoff, engine):
+            if router.fleet.release(engine.id) is not Verdict.MISSING:
+                released = "request"
+            break
+    router.metrics.released.labels(released).inc()
+    if released == "lease":
+        log.warning("a handoff could not be released; prefill frees its blocks by lease")
+
+
+def _engines(router: Router, request: GenerateRequest, preferred: str | None) -> list[Engine]:
+    members = router.fleet.candidates(Role.DECODE, request.model)
+    engines = [member.engine for member in members if member.health is not Health.DOWN]
+    return sorted(engines, key=lambda engine: engine.id != preferred)
+
+
+async def _send_release(
+    router: Router, request: GenerateRequest, handoff: bytes, engine: Engine
+) -> bool:
+    model = request.model or router.fleet.only_model() or ""
+    headers = [
+        (name, value)
+        for name, value in router.headers.leg(Role.DECODE, request.headers, reads_answer=True)
+        if name not in (b"content-type", b"accept")
+    ]
+    headers.append((b"content-type", b"application/json"))
+    try:
+        async with asyncio.timeout(RELEASE_TIMEOUT_S):
+            exchange = await router.upstream.send(
+                engine, "POST", RELEASE_PATH, headers, release_body(model, handoff)
+            )
+            try:
+                await exchange.read_all(MAX_ANSWER_BYTES)
+            finally:
+                exchange.release()
+    except (EngineError, TimeoutError) as error:
+        log.info("release through engine %s failed: %s", engine.id, error)
+        return False
+    # 400 (beam search does not stream) or 404 (unknown model): rejected, and so released.
+    return exchange.status in (400, 404)
+
+
+MAX_ANSWER_BYTES = 64 << 10

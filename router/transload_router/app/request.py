@@ -1,0 +1,104 @@
+"""A generation request, read once: what the legs and the choice need of it."""
+
+from dataclasses import dataclass
+
+from transload_router.app.headers import EXPLAIN, REQUEST_ID, find
+from transload_router.app.state import Router
+from transload_router.core.bodies.endpoints import (
+    Endpoint,
+    estimate_tokens,
+    local_reason,
+    strip_transfer,
+)
+from transload_router.core.bodies.members import (
+    Members,
+    NotAnObject,
+    encode_value,
+    read_members,
+    read_str,
+    write_members,
+)
+from transload_router.errors import BadRequest, EncodedBody
+from transload_router.io.upstream.exchange import Headers
+
+
+@dataclass(slots=True)
+class GenerateRequest:
+    """One client's request to an endpoint that two engines may share.
+
+    Attributes:
+        endpoint: Its row of the table.
+        target: Path and query for both legs.
+        headers: As the client sent them.
+        body: For decode: the client's bytes, less what clients may not set.
+        members: The body's members.
+        model: The served model's name, None where the client gave none.
+        local_reason: Why one engine must serve it, or None.
+        only_decode: The one engine that can serve it, where earlier turns live there.
+        num_prompt_tokens: Estimate, for reservations.
+        num_answer_tokens: Estimate, for reservations.
+        client_id: The client's X-Request-Id, only ever echoed.
+        wants_explanation: Whether the answer's headers tell who did what.
+        received: Loop time at which the body was whole.
+    """
+
+    endpoint: Endpoint
+    target: str
+    headers: Headers
+    body: bytes
+    members: Members
+    model: str | None
+    local_reason: str | None
+    only_decode: str | None
+    num_prompt_tokens: int
+    num_answer_tokens: int
+    client_id: bytes | None
+    wants_explanation: bool
+    received: float
+
+
+def read_request(
+    router: Router,
+    endpoint: Endpoint,
+    target: str,
+    headers: Headers,
+    body: bytes,
+    received: float,
+) -> GenerateRequest:
+    """Read a body, strip what clients may not set, resolve the model's alias.
+
+    Raises:
+        BadRequest: The body is not a JSON object.
+        EncodedBody: The body is compressed.
+    """
+    encoding = find(headers, b"content-encoding")
+    if encoding is not None and encoding.lower() != b"identity":
+        raise EncodedBody("send the body without Content-Encoding")
+    try:
+        members = read_members(body)
+    except NotAnObject as error:
+        raise BadRequest(f"the body must be a JSON object: {error}") from None
+    cleaned = strip_transfer(endpoint, members)
+    model = read_str(members.get("model"))
+    served = router.served_name(model)
+    if served is not None:
+        model = served
+        cleaned = {**(members if cleaned is None else cleaned), "model": encode_value(served)}
+    if cleaned is not None:
+        members, body = cleaned, write_members(cleaned)
+    num_prompt_tokens, num_answer_tokens = estimate_tokens(endpoint, members, len(body))
+    return GenerateRequest(
+        endpoint=endpoint,
+        target=target,
+        headers=headers,
+        body=body,
+        members=members,
+        model=model,
+        local_reason=local_reason(endpoint, members),
+        only_decode=None,
+        num_prompt_tokens=num_prompt_tokens,
+        num_answer_tokens=num_answer_tokens,
+        client_id=find(headers, REQUEST_ID),
+        wants_explanation=find(headers, EXPLAIN) == b"1",
+        received=received,
+    )

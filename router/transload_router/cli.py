@@ -1,0 +1,117 @@
+"""The `transload` command: `serve` and `check-config`."""
+
+import asyncio
+import logging
+import socket
+import sys
+from collections.abc import Callable, Sequence
+
+from transload_router import __version__
+from transload_router.errors import ConfigError
+from transload_router.settings import Settings, load_settings
+
+_USAGE = """usage: transload COMMAND [options]
+
+commands:
+  serve         serve one OpenAI-compatible endpoint in front of prefill and decode engines
+  check-config  check the same options, print the settings in force, and end
+  version       print the version
+
+`transload COMMAND --help` lists a command's options.
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Entry point; the exit status."""
+    args = list(sys.argv[1:] if argv is None else argv)
+    command, rest = (args[0], args[1:]) if args else ("", [])
+    if command in ("version", "--version"):
+        print(f"transload {__version__}")
+        return 0
+    run = _COMMANDS.get(command)
+    if run is None:
+        is_asked = command in ("help", "--help", "-h")
+        print(_USAGE, file=sys.stdout if is_asked else sys.stderr, end="")
+        return 0 if is_asked else 2
+    try:
+        settings = load_settings(rest, prog=f"transload {command}")
+    except ConfigError as error:
+        print(f"transload {command}: settings cannot work:\n{error}", file=sys.stderr)
+        return 2
+    return run(settings)
+
+
+def _check_config(settings: Settings) -> int:
+    print(settings.model_dump_json(indent=2))
+    return 0
+
+
+def _serve(settings: Settings) -> int:
+    import uvicorn
+    import uvloop
+
+    from transload_router.app import create_app
+    from transload_router.io.tcp import watch_peer
+
+    logging.basicConfig(
+        level=settings.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+    )
+    # Below warning, httpx logs each probe.
+    logging.getLogger("httpx").setLevel(logging.WARNING)
+    try:
+        sock = _listen(settings)
+    except OSError as error:
+        print(f"transload serve: cannot listen: {error}", file=sys.stderr)
+        return 1
+    watch_peer(sock, settings.client_stall_timeout_s)
+    _announce(settings, sock)
+    config = uvicorn.Config(
+        create_app(settings),
+        loop="uvloop",
+        http="httptools",
+        ws="none",
+        lifespan="on",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+    )
+    server = uvicorn.Server(config)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(server.serve(sockets=[sock]))
+    return 0 if server.started else 1
+
+
+def _listen(settings: Settings) -> socket.socket:
+    """The listening socket; `::` takes IPv4, too.
+
+    Raises:
+        OSError: The address is taken or not ours.
+    """
+    is_v6 = ":" in settings.host
+    family = socket.AF_INET6 if is_v6 else socket.AF_INET
+    return socket.create_server(
+        (settings.host, settings.port),
+        family=family,
+        backlog=2048,
+        dualstack_ipv6=is_v6 and settings.host == "::",
+    )
+
+
+def _announce(settings: Settings, sock: socket.socket) -> None:
+    log = logging.getLogger("transload")
+    host, port = sock.getsockname()[:2]
+    where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    mode = "prefill and decode" if settings.prefill else "decode only (no prefill engine named)"
+    log.info("transload %s listens on http://%s, %s", __version__, where, mode)
+    for role in ("prefill", "decode"):
+        for index, url in enumerate(getattr(settings, role)):
+            log.info("engine %s-%d is %s", role, index, url)
+
+
+_COMMANDS: dict[str, Callable[[Settings], int]] = {
+    "serve": _serve,
+    "check-config": _check_config,
+}
+
+if __name__ == "__main__":
+    sys.exit(main())

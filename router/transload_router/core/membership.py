@@ -1,0 +1,134 @@
+"""Which engines there are, whether they are up, what they serve, and which pairs hand off.
+
+An engine is JOINING until its first probe, then UP or DOWN. JOINING engines are chosen like UP
+ones, so that a router can serve before its first round of probes; DOWN ones are not chosen.
+"""
+
+import enum
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from transload_router.core.types import Engine, Role
+
+
+class Health(enum.StrEnum):
+    """Whether an engine is chosen."""
+
+    JOINING = "joining"
+    UP = "up"
+    DOWN = "down"
+
+
+class Verdict(enum.StrEnum):
+    """What is known of a handoff."""
+
+    UNKNOWN = "unknown"
+    WORKS = "works"
+    MISSING = "missing"
+    FAILS = "fails"
+
+
+@dataclass(slots=True)
+class Member:
+    """An engine and what was learned of it.
+
+    Attributes:
+        models: Served model ids, or None while unknown.
+        detail: Why it is down, in words for an operator.
+    """
+
+    engine: Engine
+    health: Health = Health.JOINING
+    models: frozenset[str] | None = None
+    detail: str = ""
+
+
+@dataclass(slots=True)
+class Fleet:
+    """All members, by id. Changes in place; never awaits."""
+
+    members: dict[str, Member] = field(default_factory=dict)
+    _pairs: dict[tuple[str, str], Verdict] = field(default_factory=dict)
+    _releases: dict[str, Verdict] = field(default_factory=dict)
+
+    def add(self, engine: Engine) -> Member:
+        """Add an engine; its id must be new."""
+        assert engine.id not in self.members
+        member = self.members[engine.id] = Member(engine)
+        return member
+
+    def engine(self, engine_id: str) -> Engine:
+        """The engine of an id that is a member."""
+        return self.members[engine_id].engine
+
+    def of_role(self, role: Role) -> list[Member]:
+        """Members of one pool, in the order they were added."""
+        return [m for m in self.members.values() if m.engine.role is role]
+
+    def candidates(self, role: Role, model: str | None, avoid: Iterable[str] = ()) -> list[Member]:
+        """Members that may take a leg.
+
+        A model that no member is known to serve rules nobody out: engines know their models
+        best, and one loaded a moment ago is not known here yet.
+        """
+        excluded = frozenset(avoid)
+        able = [
+            m
+            for m in self.of_role(role)
+            if m.health is not Health.DOWN and m.engine.id not in excluded
+        ]
+        if not self.is_known_model(model):
+            return able
+        return [m for m in able if m.models is None or model in m.models]
+
+    def is_known_model(self, model: str | None) -> bool:
+        """Whether some member is known to serve it."""
+        return any(m.models is not None and model in m.models for m in self.members.values())
+
+    def known_models(self) -> frozenset[str]:
+        """All models that members are known to serve."""
+        return frozenset().union(*(m.models or () for m in self.members.values()))
+
+    def only_model(self) -> str | None:
+        """The one model that is served, or None if there are several or none known."""
+        models = self.known_models()
+        return next(iter(models)) if len(models) == 1 else None
+
+    def mark_up(self, engine_id: str) -> None:
+        """The engine answered its probe."""
+        member = self.members[engine_id]
+        member.health = Health.UP
+        member.detail = ""
+
+    def mark_down(self, engine_id: str, detail: str) -> None:
+        """The engine is not there or says so; it is not chosen until it answers again."""
+        member = self.members[engine_id]
+        member.health = Health.DOWN
+        member.detail = detail
+
+    def judge_pair(self, prefill: str, decode: str, verdict: Verdict) -> bool:
+        """Record what a pair's handoff did.
+
+        Returns:
+            Whether that is news.
+        """
+        key = (prefill, decode)
+        is_news = self._pairs.get(key) is not verdict
+        self._pairs[key] = verdict
+        return is_news
+
+    def pair(self, prefill: str, decode: str) -> Verdict:
+        """What is known of a pair."""
+        return self._pairs.get((prefill, decode), Verdict.UNKNOWN)
+
+    def pairs(self) -> dict[tuple[str, str], Verdict]:
+        """All verdicts so far; a copy."""
+        return dict(self._pairs)
+
+    def judge_release(self, decode: str, verdict: Verdict) -> None:
+        """Record whether a release sent through a decode engine frees prefill's blocks."""
+        self._releases[decode] = verdict
+
+    def release(self, decode: str) -> Verdict:
+        """Whether a release through this engine is known to work."""
+        return self._releases.get(decode, Verdict.UNKNOWN)

@@ -1,0 +1,1 @@
+"""Sockets: the engines' data path, and what is asked of engines besides."""

@@ -1,0 +1,200 @@
+"""What the router asks of engines besides its clients' requests: health, models, a handoff."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import httpx
+
+from transload_router.core.bodies.endpoints import (
+    ASK_HANDOFF,
+    COMPLETIONS,
+    HANDOFF_MEMBER,
+    RELEASE_PATH,
+    release_body,
+)
+from transload_router.core.bodies.members import (
+    NotAnObject,
+    Raw,
+    encode_value,
+    is_unset,
+    read_items,
+    read_members,
+    read_object,
+    read_str,
+    write_members,
+)
+from transload_router.core.types import Engine
+from transload_router.errors import EngineBadAnswer, EngineError, EngineReset, EngineUnreachable
+from transload_router.errors import EngineTimeout as Timeout
+
+_USAGE = re.compile(r"^vllm:kv_cache_usage_perc(?:\{[^}]*\})? ([0-9.eE+-]+)$", re.MULTILINE)
+_LOADED = re.compile(
+    r"^vllm:external_prefix_cache_hits_total(?:\{[^}]*\})? ([0-9.eE+-]+)$", re.MULTILINE
+)
+
+
+@dataclass(frozen=True, slots=True)
+class EngineGauges:
+    """Of an engine's Prometheus page; None where it does not say.
+
+    Attributes:
+        kv_usage: Share of KV blocks in use, 0 to 1, summed over ranks.
+        num_loaded_tokens: Prompt tokens loaded from another engine so far.
+    """
+
+    kv_usage: float | None
+    num_loaded_tokens: float | None
+
+
+class Prober:
+    """Asks engines; one per event loop. Close it when done."""
+
+    def __init__(self, timeout_s: float) -> None:
+        self._client = httpx.AsyncClient(timeout=timeout_s, trust_env=False)
+
+    async def close(self) -> None:
+        """Close its connections."""
+        await self._client.aclose()
+
+    async def check_health(self, engine: Engine, headers: Mapping[str, str]) -> None:
+        """Ask `/health`.
+
+        Raises:
+            EngineError: It does not answer 200.
+        """
+        answer = await self._request(engine, "GET", "/health", headers)
+        if answer.status_code != 200:
+            raise EngineBadAnswer(engine.id, f"/health answers {answer.status_code}")
+
+    async def list_models(
+        self, engine: Engine, headers: Mapping[str, str]
+    ) -> frozenset[str] | None:
+        """Model ids that the engine serves, or None where it does not tell us."""
+        answer = await self._request(engine, "GET", "/v1/models", headers)
+        if answer.status_code != 200:
+            return None
+        top = read_object(Raw(answer.content)) or {}
+        items = read_items(top.get("data", Raw(b"[]"))) or []
+        ids = (read_str((read_object(item) or {}).get("id")) for item in items)
+        return frozenset(model_id for model_id in ids if model_id is not None)
+
+    async def read_gauges(self, engine: Engine, headers: Mapping[str, str]) -> EngineGauges:
+        """Ask `/metrics`.
+
+        Raises:
+            EngineError: No answer.
+        """
+        answer = await self._request(engine, "GET", "/metrics", headers)
+        text = answer.text if answer.status_code == 200 else ""
+        return EngineGauges(_sum(_USAGE, text), _sum(_LOADED, text))
+
+    async def ask_handoff(
+        self,
+        engine: Engine,
+        headers: Mapping[str, str],
+        model: str,
+        prompt: list[int],
+        timeout_s: float,
+    ) -> bytes | None:
+        """Have a prompt prefilled for somebody else.
+
+        Returns:
+            The raw handoff, or None where the answer has none.
+
+        Raises:
+            EngineError: No usable answer.
+        """
+        body = write_members(
+            {**_one_token(model, prompt), HANDOFF_MEMBER: ASK_HANDOFF, "stream": Raw(b"false")}
+        )
+        answer = await self._post(engine, COMPLETIONS.path, headers, body, timeout_s)
+        if answer.status_code != 200:
+            raise EngineBadAnswer(engine.id, f"a prefill leg was answered {answer.status_code}")
+        try:
+            raw = read_members(answer.content).get(HANDOFF_MEMBER)
+        except NotAnObject as error:
+            raise EngineBadAnswer(engine.id, str(error)) from None
+        return None if raw is None or is_unset(raw) else bytes(raw)
+
+    async def take_handoff(
+        self,
+        engine: Engine,
+        headers: Mapping[str, str],
+        model: str,
+        prompt: list[int],
+        handoff: bytes,
+        timeout_s: float,
+    ) -> int:
+        """Have the prompt decoded from a handoff; the answer's status.
+
+        Raises:
+            EngineError: No answer.
+        """
+        body = write_members({**_one_token(model, prompt), HANDOFF_MEMBER: Raw(handoff)})
+        return (await self._post(engine, COMPLETIONS.path, headers, body, timeout_s)).status_code
+
+    async def release(
+        self, engine: Engine, headers: Mapping[str, str], model: str, handoff: bytes
+    ) -> int:
+        """Release a handoff through a decode engine; the answer's status.
+
+        Raises:
+            EngineError: No answer.
+        """
+        body = release_body(model, handoff)
+        return (await self._post(engine, RELEASE_PATH, headers, body, None)).status_code
+
+    async def _post(
+        self,
+        engine: Engine,
+        path: str,
+        headers: Mapping[str, str],
+        body: bytes,
+        timeout_s: float | None,
+    ) -> httpx.Response:
+        headers = {**headers, "content-type": "application/json"}
+        return await self._request(engine, "POST", path, headers, body, timeout_s)
+
+    async def _request(
+        self,
+        engine: Engine,
+        method: str,
+        path: str,
+        headers: Mapping[str, str],
+        body: bytes = b"",
+        timeout_s: float | None = None,
+    ) -> httpx.Response:
+        timeout = httpx.USE_CLIENT_DEFAULT if timeout_s is None else httpx.Timeout(timeout_s)
+        try:
+            return await self._client.request(
+                method,
+                engine.address.url(path),
+                headers=dict(headers),
+                content=body,
+                timeout=timeout,
+            )
+        except httpx.ConnectError as error:
+            raise EngineUnreachable(engine.id, "no connection") from error
+        except httpx.TimeoutException as error:
+            raise Timeout(engine.id, f"{path} did not answer in time") from error
+        except httpx.HTTPError as error:
+            raise EngineReset(engine.id, f"{path}: {type(error).__name__}") from error
+
+
+def _one_token(model: str, prompt: list[int]) -> dict[str, Raw]:
+    return {
+        "model": encode_value(model),
+        "prompt": encode_value(prompt),
+        "max_tokens": Raw(b"1"),
+        "temperature": Raw(b"0"),
+        "ignore_eos": Raw(b"true"),
+    }
+
+
+def _sum(pattern: re.Pattern[str], text: str) -> float | None:
+    values = [float(match) for match in pattern.findall(text)]
+    return sum(values) if values else None
+
+
+__all__ = ["EngineError", "EngineGauges", "Prober"]

@@ -1,0 +1,276 @@
+"""Pools of connections, one per engine, and the sending of requests on them."""
+
+import asyncio
+import os
+import socket
+import ssl
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from transload_router.core.types import Address, Engine
+from transload_router.errors import EngineReset, EngineUnreachable
+from transload_router.io.tcp import UNACKNOWLEDGED_S, watch_peer
+from transload_router.io.upstream.exchange import Connection, Exchange, Headers
+
+# uvicorn closes idle connections after 5 s (its `timeout_keep_alive`, which vLLM leaves alone);
+# a connection that is used again must be clearly younger.
+MAX_IDLE_S = 4.0
+# How late a timeout may fire. The sweep visits each open exchange this often: 1,500 streams
+# cost about 0.1 ms a second.
+SWEEP_INTERVAL_S = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Timeouts:
+    """Seconds; there is no total cap.
+
+    Attributes:
+        connect_s: To an accepted connection.
+        header_s: From the request's last byte to the answer's header.
+        idle_s: Between two arrivals of body bytes.
+    """
+
+    connect_s: float
+    header_s: float
+    idle_s: float
+
+
+class Sending:
+    """Whether a request's bytes have started on their way; outlives a failed or cancelled call.
+
+    Attributes:
+        was_sent: True as soon as a byte may have left.
+        connection: The connection in use, once there is one.
+    """
+
+    __slots__ = ("connection", "was_sent")
+
+    def __init__(self) -> None:
+        self.was_sent = False
+        self.connection: Connection | None = None
+
+
+class Upstream:
+    """Sends requests to engines. One per event loop; close it when done."""
+
+    def __init__(self, timeouts: Timeouts) -> None:
+        self._timeouts = timeouts
+        self._loop = asyncio.get_running_loop()
+        self._idle: dict[Address, list[Connection]] = {}
+        self._busy: set[Connection] = set()
+        self._sweep: asyncio.TimerHandle | None = None
+        self._tls: ssl.SSLContext | None = None
+
+    @property
+    def num_busy(self) -> int:
+        """Exchanges under way."""
+        return len(self._busy)
+
+    async def send(
+        self,
+        engine: Engine,
+        method: str,
+        target: str,
+        headers: Headers,
+        body: bytes,
+        sending: Sending | None = None,
+        *,
+        may_resend: bool = True,
+    ) -> Exchange:
+        """Send one request and wait for the answer's header.
+
+        A request that fell on a connection which the engine was just closing (reused, closed
+        without one answer byte) is sent again on a fresh one where `may_resend` allows it.
+
+        Args:
+            engine: Where to.
+            method: HTTP method.
+            target: Path and query, percent-encoded, below the engine's base path.
+            headers: Without Host, Content-Length and connection headers; names in lower case.
+            body: The whole body, b"" for none.
+            sending: Filled in while the call runs. After a cancelled call its owner ends the
+                exchange with `drop` or `finish_cancelled`.
+            may_resend: False for what an engine must not read twice.
+
+        Raises:
+            EngineError: No answer's header came.
+        """
+        is_owned = sending is not None
+        sending = sending or Sending()
+        request = _request_bytes(engine.address, method, target, headers, body)
+        is_head = method == "HEAD"
+        try:
+            return await self._send_once(engine, request, is_head, sending)
+        except asyncio.CancelledError:
+            if not is_owned and sending.connection is not None:
+                self.drop(sending.connection)
+            raise
+        except EngineReset:
+            connection = sending.connection
+            if not may_resend or connection is None or not _was_stale(connection):
+                raise
+        return await self._send_once(engine, request, is_head, sending, fresh=True)
+
+    async def _send_once(
+        self,
+        engine: Engine,
+        request: list[bytes],
+        is_head: bool,
+        sending: Sending,
+        *,
+        fresh: bool = False,
+    ) -> Exchange:
+        connection = None if fresh else self._take_idle(engine.address)
+        if connection is None:
+            connection = await self._connect(engine)
+        sending.connection = connection
+        sending.was_sent = True
+        with self._busy_while_waiting(connection):
+            connection.send(
+                request,
+                self._loop.time() + self._timeouts.header_s,
+                self._timeouts.idle_s,
+                is_head=is_head,
+            )
+            await connection.read_head()
+        address = engine.address
+        return Exchange(connection, lambda done: self._give_back(address, done))
+
+    @contextmanager
+    def _busy_while_waiting(self, connection: Connection) -> Iterator[None]:
+        """Track a connection; on any failure hang up, so that the engine stops working."""
+        self._busy.add(connection)
+        if self._sweep is None:
+            self._sweep = self._loop.call_later(SWEEP_INTERVAL_S, self._check_deadlines)
+        try:
+            yield
+        except BaseException as error:
+            # A cancelled exchange is its owner's to end: its answer may be on the way.
+            if not isinstance(error, asyncio.CancelledError):
+                self.drop(connection)
+            raise
+
+    def drop(self, connection: Connection) -> None:
+        """Hang up on a connection whose exchange failed or was cancelled. Idempotent."""
+        connection.abort()
+        self._busy.discard(connection)
+
+    async def finish_cancelled(self, engine: Engine, connection: Connection) -> Exchange:
+        """Half-close a cancelled exchange and wait for the answer that may be under way.
+
+        The wait is the caller's to bound.
+
+        Raises:
+            EngineError: No answer came.
+        """
+        if not connection.half_close():
+            self.drop(connection)
+        address = engine.address
+        with self._busy_while_waiting(connection):
+            await connection.read_head()
+        return Exchange(connection, lambda done: self._give_back(address, done))
+
+    def _take_idle(self, address: Address) -> Connection | None:
+        pool = self._idle.get(address)
+        oldest = self._loop.time() - MAX_IDLE_S
+        while pool:
+            connection = pool.pop()
+            if connection.idle_since > oldest and connection.is_quiet():
+                return connection
+            connection.close()
+        return None
+
+    async def _connect(self, engine: Engine) -> Connection:
+        address = engine.address
+        try:
+            async with asyncio.timeout(self._timeouts.connect_s):
+                _, connection = await self._loop.create_connection(
+                    lambda: Connection(engine.id, self._loop),
+                    address.host,
+                    address.port,
+                    ssl=self._tls_context() if address.is_tls else None,
+                )
+        except TimeoutError:
+            raise EngineUnreachable(engine.id, "no connection in time") from None
+        except OSError as error:
+            raise EngineUnreachable(engine.id, f"no connection: {_reason(error)}") from error
+        sock = connection.raw_socket
+        if sock is not None:
+            watch_peer(sock, UNACKNOWLEDGED_S)
+        return connection
+
+    def _tls_context(self) -> ssl.SSLContext:
+        if self._tls is None:
+            self._tls = ssl.create_default_context()
+        return self._tls
+
+    def _give_back(self, address: Address, connection: Connection) -> None:
+        if connection not in self._busy:
+            return
+        self._busy.discard(connection)
+        if connection.can_be_kept:
+            connection.idle_since = self._loop.time()
+            self._idle.setdefault(address, []).append(connection)
+        else:
+            connection.abort()
+
+    def _check_deadlines(self) -> None:
+        now = self._loop.time()
+        for connection in [c for c in self._busy if 0.0 < c.deadline < now]:
+            connection.expire()
+        for address, pool in list(self._idle.items()):
+            self._trim(address, pool, now)
+        is_needed = self._busy or self._idle
+        self._sweep = (
+            self._loop.call_later(SWEEP_INTERVAL_S, self._check_deadlines) if is_needed else None
+        )
+
+    def _trim(self, address: Address, pool: list[Connection], now: float) -> None:
+        """Close what has been idle too long; the oldest stand first."""
+        num_stale = 0
+        for connection in pool:
+            if connection.is_open and connection.idle_since > now - MAX_IDLE_S:
+                break
+            connection.close()
+            num_stale += 1
+        del pool[:num_stale]
+        if not pool:
+            del self._idle[address]
+
+    def close(self) -> None:
+        """Close all connections; exchanges under way fail with a reset."""
+        if self._sweep is not None:
+            self._sweep.cancel()
+            self._sweep = None
+        for connection in self._busy:
+            connection.abort()
+        for pool in self._idle.values():
+            for connection in pool:
+                connection.close()
+        self._busy.clear()
+        self._idle.clear()
+
+
+def _was_stale(connection: Connection) -> bool:
+    return connection.is_reused and not connection.has_answer_byte
+
+
+def _reason(error: OSError) -> str:
+    """Words without the address, since clients read them, too."""
+    if isinstance(error, socket.gaierror):
+        return "the host name does not resolve"
+    return os.strerror(error.errno) if error.errno else type(error).__name__
+
+
+def _request_bytes(
+    address: Address, method: str, target: str, headers: Headers, body: bytes
+) -> list[bytes]:
+    """The request, its head and body apart so that a large body is not copied."""
+    lines = [f"{method} {address.base_path}{target} HTTP/1.1\r\nhost: {address.authority}".encode()]
+    lines.extend(b"%b: %b" % header for header in headers)
+    if body or method in ("POST", "PUT", "PATCH"):
+        lines.append(b"content-length: %d" % len(body))
+    head = b"\r\n".join(lines) + b"\r\n\r\n"
+    # One packet for the usual body; 16 KiB is loopback's and most networks' cheap copy.
+    return [head + body] if len(body) < 16 << 10 else [head, body]
