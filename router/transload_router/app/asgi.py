@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from time import perf_counter
 from urllib.parse import unquote
 
 from fastapi import FastAPI
@@ -128,9 +129,8 @@ class Serving:
             raise Forbidden(f"{path} is for the engines' operators")
 
     async def _generate(self, endpoint: Endpoint, body: bytes) -> int:
-        loop = asyncio.get_running_loop()
         target = request_target(self._scope)
-        request = read_request(self._router, endpoint, target, self._headers, body, loop.time())
+        request = read_request(self._router, endpoint, target, self._headers, body, perf_counter())
         self._model = request.model
         with ClientWatch(self._receive) as watch:
             try:

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from time import perf_counter
 from typing import Any
 
 from transload_router.app import relay
@@ -153,6 +154,7 @@ class Call:
 
     async def _send_decode(self, command: machine.SendDecode) -> machine.Event:
         self._legs.end(Role.PREFILL)
+        self.notes.has_decoded = True
         self.notes.used_handoff = command.handoff is not None
         body = decode_body(self._request.body, command.handoff)
         try:
@@ -194,11 +196,12 @@ class Call:
         cached = self._cached_tokens if self.notes.used_handoff else None
         answer = self._begin_answer(cached)
         metrics, endpoint = self._router.metrics, self._request.endpoint.name
-        now = asyncio.get_running_loop().time
         try:
             await answer.relay(
                 self._send,
-                lambda: metrics.ttft.labels(endpoint).observe(now() - self._request.received),
+                lambda: metrics.ttft.labels(endpoint).observe(
+                    perf_counter() - self._request.received
+                ),
                 metrics.chunk_times.observer(endpoint),
             )
         except EngineError as error:

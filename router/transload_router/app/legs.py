@@ -1,8 +1,8 @@
 """The legs of one request: chosen, reserved, sent, ended, whatever happens."""
 
-import asyncio
 import logging
 from dataclasses import dataclass, field
+from time import perf_counter
 
 from transload_router.app.request import GenerateRequest
 from transload_router.app.state import Router
@@ -21,7 +21,7 @@ class Leg:
     """One leg: its engine, its share of the engine's load, its exchange.
 
     Attributes:
-        started: Loop time at which it was sent, 0.0 before.
+        started: `perf_counter` when it was sent, 0.0 before.
     """
 
     engine: Engine
@@ -41,7 +41,6 @@ class Legs:
     def __init__(self, router: Router, request: GenerateRequest) -> None:
         self._router = router
         self._request = request
-        self._now = asyncio.get_running_loop().time
         self._legs: dict[Role, Leg] = {}
         self.error: EngineError | None = None
 
@@ -82,7 +81,7 @@ class Legs:
             EngineError: No answer came.
         """
         leg, request = self._legs[role], self._request
-        leg.started = self._now()
+        leg.started = perf_counter()
         leg.sending = Sending()
         headers = self._router.headers.leg(role, request.headers, reads_answer=True)
         leg.exchange = await self._router.upstream.send(
@@ -128,7 +127,7 @@ class Legs:
 
     def elapsed_s(self, role: Role) -> float:
         """Seconds since the leg was sent."""
-        return self._now() - self._legs[role].started
+        return perf_counter() - self._legs[role].started
 
     def end(self, role: Role) -> None:
         """End a leg: its reservation goes, its connection is kept if its answer was read."""
@@ -141,7 +140,7 @@ class Legs:
         elif leg.sending.connection is not None:
             self._router.upstream.drop(leg.sending.connection)
         if leg.started:
-            seconds = self._now() - leg.started
+            seconds = perf_counter() - leg.started
             self._router.metrics.leg_seconds.labels(role.value, leg.engine.id).observe(seconds)
 
     def end_all(self) -> None:

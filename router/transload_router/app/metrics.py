@@ -7,7 +7,14 @@ engines by id. Series of an engine go when it goes.
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    disable_created_metrics,
+    generate_latest,
+)
 from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -90,6 +97,8 @@ class Metrics:
     """All series of one router, in a registry of their own."""
 
     def __init__(self, engine_rows: Callable[[], Iterator[EngineRow]]) -> None:
+        # Series by label are many; when each began is nothing an operator asks.
+        disable_created_metrics()
         registry = self.registry = CollectorRegistry()
         self.requests = Counter(
             "transload_requests_total",

@@ -13,6 +13,7 @@ class Notes:
 
     request: GenerateRequest
     is_missing: bool = False
+    has_decoded: bool = False
     used_handoff: bool = False
     prefill: str | None = None
     decode: str | None = None
@@ -34,7 +35,9 @@ class Notes:
 
     @property
     def path(self) -> str:
-        """How the request was served."""
+        """How the request was served, if it came to that."""
+        if not self.has_decoded:
+            return "unserved"
         return "disaggregated" if self.used_handoff else "local"
 
     @property

@@ -30,10 +30,10 @@ _RELEASE_POLL_S = 0.1
 
 
 class Probing:
-    """Background tasks, one per engine, and one for the handoffs at start-up.
+    """Background tasks: one per engine for its health, and one for handoffs.
 
     Attributes:
-        has_looked: Whether every engine was asked at least once and the handoff probe is over.
+        has_looked: Whether every engine was asked once, and the handoffs of those that were up.
     """
 
     def __init__(self, router: Router) -> None:
@@ -41,7 +41,9 @@ class Probing:
         self._prober: Prober
         self._tasks: list[asyncio.Task[None]] = []
         self._num_unasked = 0
-        self._asked = asyncio.Event()
+        self._has_news = asyncio.Event()
+        # Engines whose handoff was looked at since they came up.
+        self._looked_at: set[str] = set()
         self.has_looked = False
 
     def start(self) -> None:
@@ -69,7 +71,7 @@ class Probing:
         await self._ask(member)
         self._num_unasked -= 1
         if self._num_unasked == 0:
-            self._asked.set()
+            self._has_news.set()
         interval = self._router.settings.health_interval_s
         while True:
             is_down = member.health is Health.DOWN
@@ -85,28 +87,32 @@ class Probing:
             if member.health is not Health.DOWN:
                 log.warning("engine %s is down: %s", engine.id, error)
             fleet.mark_down(engine.id, str(error))
+            self._looked_at.discard(engine.id)
             return
         if member.health is not Health.UP:
             served = ", ".join(sorted(models)) if models else "models unknown"
             log.info("engine %s is up (%s)", engine.id, served)
+            if self.has_looked:
+                self._has_news.set()
         member.models = models
         fleet.mark_up(engine.id)
 
     async def _look_at_handoffs(self) -> None:
-        """Send one short prompt through each engine's handoff, once, with one partner."""
-        await self._asked.wait()
+        """Send one short prompt through each engine's handoff with one partner, as they come up."""
         settings = self._router.settings
-        if settings.handoff_probe and settings.prefill:
-            try:
-                async with asyncio.timeout(settings.handoff_probe_timeout_s):
-                    await self._probe_handoffs()
-            except TimeoutError:
-                log.warning(
-                    "the handoff probe did not end in %s s", settings.handoff_probe_timeout_s
-                )
-        self.has_looked = True
+        while True:
+            await self._has_news.wait()
+            self._has_news.clear()
+            if settings.handoff_probe and settings.prefill:
+                try:
+                    async with asyncio.timeout(settings.handoff_probe_timeout_s):
+                        await self._probe_handoffs()
+                except TimeoutError:
+                    log.warning("handoff probe: no end in %s s", settings.handoff_probe_timeout_s)
+            self.has_looked = True
 
     async def _probe_handoffs(self) -> None:
+        """Pair every engine that was not looked at with one that is up."""
         fleet = self._router.fleet
         prefills = [m for m in fleet.of_role(Role.PREFILL) if m.health is Health.UP]
         decodes = [m for m in fleet.of_role(Role.DECODE) if m.health is Health.UP]
@@ -115,6 +121,10 @@ class Probing:
         for index in range(max(len(prefills), len(decodes))):
             prefill = prefills[index % len(prefills)]
             decode = decodes[index % len(decodes)]
+            pair = {prefill.engine.id, decode.engine.id}
+            if pair <= self._looked_at:
+                continue
+            self._looked_at |= pair
             try:
                 await self._probe_pair(prefill, decode)
             except EngineError as error:

@@ -5,9 +5,9 @@ Only two things are ever changed, both whole JSON blocks: cached-token counts of
 cannot know them, and transfer parameters that an engine would show to a client.
 """
 
-import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
+from time import perf_counter
 
 from transload_router.app.answers import error_event
 from transload_router.app.client import Send
@@ -145,11 +145,10 @@ class Answer:
         on_interval: Callable[[float], None] | None,
     ) -> None:
         read_chunk = self._held.exchange.read_chunk
-        now = asyncio.get_running_loop().time
         cached = self._cached
         last = 0.0
         while chunk := await read_chunk():
-            arrived = now()
+            arrived = perf_counter()
             data = framer.push(chunk)
             if cached is not None and data:
                 data = b"".join(patch_event(event, cached) for event in split_events(data))

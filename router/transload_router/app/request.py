@@ -39,7 +39,7 @@ class GenerateRequest:
         num_answer_tokens: Estimate, for reservations.
         client_id: The client's X-Request-Id, only ever echoed.
         wants_explanation: Whether the answer's headers tell who did what.
-        received: Loop time at which the body was whole.
+        received: `perf_counter` when the body was whole; loops may tick in milliseconds.
     """
 
     endpoint: Endpoint

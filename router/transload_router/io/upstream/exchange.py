@@ -15,6 +15,7 @@ import enum
 import select
 import socket
 from collections.abc import Callable, Iterable
+from typing import cast
 
 import httptools
 
@@ -233,8 +234,7 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """See asyncio.Protocol."""
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
         """See asyncio.Protocol."""
