@@ -17,7 +17,7 @@ import pytest
 from support import behaviours
 from support.expect import assert_cut_stream, assert_own_error
 from support.router_server import QUICK, Fleet, Metrics, serve_fleet
-from support.scripted_engine import Behaviour, Leg, refused_url
+from support.scripted_engine import Behaviour, Leg, ScriptedEngine
 from support.vllm_api import APIS, Api
 
 # After the fault, that is: after the timeouts that make a silence one. A loaded two-core
@@ -69,22 +69,17 @@ FAULTS = (
 
 @asynccontextmanager
 async def faulty_fleet(leg: Leg, fault: Fault, **settings: Any) -> AsyncIterator[Fleet]:
-    """One engine a pool, the leg's faulty."""
-    with refused_url() as nowhere:
-        is_refused = fault.behaviour is None
-        prefill_down = is_refused and leg is Leg.PREFILL
-        decode_down = is_refused and leg is Leg.DECODE
-        async with serve_fleet(
-            num_prefill=0 if prefill_down else 1,
-            num_decode=0 if decode_down else 1,
-            prefill_urls=[nowhere] if prefill_down else [],
-            decode_urls=[nowhere] if decode_down else [],
-            **settings,
-        ) as fleet:
-            if fault.behaviour is not None:
-                faulty = fleet.p if leg is Leg.PREFILL else fleet.d
-                faulty.by_leg[leg] = fault.behaviour
-            yield fleet
+    """One engine a pool; the leg's becomes faulty after the router has seen it well."""
+    async with serve_fleet(**settings) as fleet:
+        await break_engine(fleet.p if leg is Leg.PREFILL else fleet.d, leg, fault)
+        yield fleet
+
+
+async def break_engine(engine: ScriptedEngine, leg: Leg, fault: Fault) -> None:
+    if fault.behaviour is None:
+        await engine.stop()
+    else:
+        engine.by_leg[leg] = fault.behaviour
 
 
 async def ask(fleet: Fleet, api: Api, *, stream: bool, delay_s: float = 0.0) -> httpx.Response:
@@ -241,10 +236,7 @@ async def faulty_pair(leg: Leg, fault: Fault) -> AsyncIterator[Fleet]:
     num = (2, 1) if leg is Leg.PREFILL else (1, 2)
     async with serve_fleet(*num) as fleet:
         pool = fleet.prefill if leg is Leg.PREFILL else fleet.decode
-        if fault.behaviour is None:
-            await pool[0].stop()
-        else:
-            pool[0].by_leg[leg] = fault.behaviour
+        await break_engine(pool[0], leg, fault)
         # Until the first request is through, the second engine looks busy.
         loads = fleet.router.app.state.router.load
         member = fleet.router.app.state.router.fleet.engine(f"{leg}-1")

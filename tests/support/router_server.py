@@ -15,6 +15,7 @@ from support.ledger import Ledger
 from support.scripted_engine import ScriptedEngine, running
 from support.vllm_behaviour import VllmBehaviour
 from support.waiting import until
+from transload_router.app import create_app
 from transload_router.settings import Settings
 
 # Faults become visible after these; everything else is a matter of milliseconds.
@@ -153,8 +154,6 @@ class Fleet:
 @contextlib.asynccontextmanager
 async def serve_router(settings: Settings) -> AsyncIterator[RunningRouter]:
     """A router that listens within the block, on a free port."""
-    from transload_router.app import create_app
-
     app = create_app(settings)
     config = uvicorn.Config(
         app,
@@ -221,6 +220,8 @@ async def serve_fleet(
             **settings,
         }
         router = await stack.enter_async_context(serve_router(Settings(**values)))
+        members = router.app.state.router.fleet.members.values()
+        await until(lambda: all(m.health != "joining" for m in members), "each engine was probed")
         fleet = Fleet(router, prefill, decode)
         yield fleet
         await fleet.assert_settled()
