@@ -13,9 +13,18 @@ from support.leaks import other_tasks, tcp_sockets
 _GRACE_S = 1.0
 
 
+def _shares_servers(request: pytest.FixtureRequest) -> bool:
+    """Tests on a module's loop keep connections among them; their module looks for leaks."""
+    marker = request.node.get_closest_marker("asyncio")
+    return marker is not None and marker.kwargs.get("loop_scope") == "module"
+
+
 @pytest.fixture(autouse=True)
-def no_leaked_sockets() -> Iterator[None]:
+def no_leaked_sockets(request: pytest.FixtureRequest) -> Iterator[None]:
     """No TCP socket more than before."""
+    if _shares_servers(request):
+        yield
+        return
     before = tcp_sockets()
     yield
     left = {inode: name for inode, name in tcp_sockets().items() if inode not in before}
@@ -40,5 +49,5 @@ async def no_leaked_tasks_in_loop() -> AsyncIterator[None]:
 def no_leaked_tasks(request: pytest.FixtureRequest) -> None:
     """Watch the tasks of every asynchronous test."""
     function = getattr(request.node, "function", None)
-    if inspect.iscoroutinefunction(function):
+    if inspect.iscoroutinefunction(function) and not _shares_servers(request):
         request.getfixturevalue("no_leaked_tasks_in_loop")

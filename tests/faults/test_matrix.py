@@ -7,26 +7,31 @@ second engine stands beside the faulty one, and the client must not notice.
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import httpx
 import pytest
+import pytest_asyncio
 
 from support import behaviours
 from support.expect import assert_cut_stream, assert_own_error
-from support.router_server import QUICK, Fleet, Metrics, serve_fleet
+from support.leaks import other_tasks, tcp_sockets
+from support.router_server import Fleet, serve_fleet
 from support.scripted_engine import Behaviour, Leg, ScriptedEngine
 from support.vllm_api import APIS, Api
+from support.waiting import until
 
 # After the fault, that is: after the timeouts that make a silence one. A loaded two-core
 # machine runs everything else late.
 AFTER_FAULT_S = 1.0
-HEADER_TIMEOUT_S = float(QUICK["response_header_timeout_s"])
+SILENCE_S = 0.2
+TIMEOUTS: dict[str, Any] = {"response_header_timeout_s": SILENCE_S, "idle_timeout_s": SILENCE_S}
 NUM_EVENTS_BEFORE = 2
 
 pytestmark = [
+    pytest.mark.asyncio(loop_scope="module"),
     pytest.mark.parametrize("api", APIS, ids=lambda api: api.name),
     pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"]),
 ]
@@ -58,21 +63,44 @@ FAULTS = (
     Fault("429", "status_429", 429, False, behaviours.refuse(429, headers=[("retry-after", "7")])),
     Fault("500", "status_500", 500, False, behaviours.refuse(500)),
     Fault("503", "status_503", 503, False, behaviours.refuse(503, headers=[("retry-after", "3")])),
-    Fault("hang", "engine_timeout", 504, True, behaviours.hang, delay_s=HEADER_TIMEOUT_S),
+    Fault("hang", "engine_timeout", 504, True, behaviours.hang, delay_s=SILENCE_S),
     Fault("reset", "engine_reset", 502, True, behaviours.reset_before_header),
     Fault("close", "engine_reset", 502, True, behaviours.close_before_header),
     Fault("reset_in_body", "engine_reset", 502, True, behaviours.die_in_body(NUM_EVENTS_BEFORE)),
     Fault("close_in_body", "engine_reset", 502, True, behaviours.die_in_body(how="close")),
-    Fault("stall_in_body", "engine_timeout", 504, True, behaviours.stall_in_body(), 0.4),
+    Fault("stall_in_body", "engine_timeout", 504, True, behaviours.stall_in_body(), SILENCE_S),
 )
 
 
-@asynccontextmanager
-async def faulty_fleet(leg: Leg, fault: Fault, **settings: Any) -> AsyncIterator[Fleet]:
-    """One engine a pool; the leg's becomes faulty after the router has seen it well."""
-    async with serve_fleet(**settings) as fleet:
-        await break_engine(fleet.p if leg is Leg.PREFILL else fleet.d, leg, fault)
+class Fleets:
+    """Fleets by their settings, started once."""
+
+    def __init__(self, stack: AsyncExitStack) -> None:
+        self._stack = stack
+        self._fleets: dict[str, Fleet] = {}
+
+    @asynccontextmanager
+    async def row(self, num_engines: int = 1, **settings: Any) -> AsyncIterator[Fleet]:
+        """A fleet as good as new for one row, and everything settled behind it."""
+        key = f"{num_engines} {settings}"
+        if key not in self._fleets:
+            opened = serve_fleet(num_engines, num_engines, **TIMEOUTS, **settings)
+            self._fleets[key] = await self._stack.enter_async_context(opened)
+        fleet = self._fleets[key]
+        await fleet.renew()
+        before = other_tasks()
         yield fleet
+        await fleet.assert_settled()
+        await until(lambda: not other_tasks() - before, "tasks of the row ended")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def fleets() -> AsyncIterator[Fleets]:
+    """The module's fleets; each starts when a row first asks for it."""
+    before = tcp_sockets()
+    async with AsyncExitStack() as stack:
+        yield Fleets(stack)
+    assert tcp_sockets().keys() <= before.keys(), "sockets leaked"
 
 
 async def break_engine(engine: ScriptedEngine, leg: Leg, fault: Fault) -> None:
@@ -80,6 +108,22 @@ async def break_engine(engine: ScriptedEngine, leg: Leg, fault: Fault) -> None:
         await engine.stop()
     else:
         engine.by_leg[leg] = fault.behaviour
+
+
+@asynccontextmanager
+async def asking_first(fleet: Fleet, *engines: str) -> AsyncIterator[None]:
+    """Within the block, all other engines look busy."""
+    state = fleet.router.app.state.router
+    reservations = [
+        state.load.reserve(member.engine, 1000)
+        for name, member in state.fleet.members.items()
+        if name not in engines
+    ]
+    try:
+        yield
+    finally:
+        for reservation in reservations:
+            reservation.release()
 
 
 async def ask(fleet: Fleet, api: Api, *, stream: bool, delay_s: float = 0.0) -> httpx.Response:
@@ -90,18 +134,16 @@ async def ask(fleet: Fleet, api: Api, *, stream: bool, delay_s: float = 0.0) -> 
         )
 
 
-async def moved(before: Metrics, fleet: Fleet, name: str, **labels: str) -> float:
-    """How far a metric went."""
-    after = await fleet.router.metrics()
-    return after.value(name, **labels) - before.value(name, **labels)
-
-
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
 @pytest.mark.parametrize("leg", [Leg.PREFILL, Leg.DECODE])
-async def test_one_engine_a_pool(api: Api, stream: bool, leg: Leg, fault: Fault) -> None:
-    async with faulty_fleet(leg, fault, on_empty_prefill="fail") as fleet:
+async def test_one_engine_a_pool(
+    fleets: Fleets, api: Api, stream: bool, leg: Leg, fault: Fault
+) -> None:
+    async with fleets.row(on_empty_prefill="fail") as fleet:
+        await break_engine(fleet.p if leg is Leg.PREFILL else fleet.d, leg, fault)
         before = await fleet.router.metrics()
         answer = await ask(fleet, api, stream=stream, delay_s=fault.delay_s)
+        after = await fleet.router.metrics()
 
         is_cut = leg is Leg.DECODE and stream and fault.name.endswith("in_body")
         if is_cut:
@@ -122,50 +164,46 @@ async def test_one_engine_a_pool(api: Api, stream: bool, leg: Leg, fault: Fault)
             assert answer.headers["retry-after"] == "7"
 
         engine = f"{leg}-0"
-        assert await moved(before, fleet, "transload_errors_total", leg=leg, engine=engine) == 1, (
+        assert after.since(before, "transload_errors_total", leg=leg, engine=engine) == 1, (
             "one fault, one error"
         )
-        assert await moved(before, fleet, "transload_errors_total", leg=leg, kind=fault.kind) == 1
+        assert after.since(before, "transload_errors_total", leg=leg, kind=fault.kind) == 1
         code = "200" if is_cut else str(fault.status)
-        assert (
-            await moved(before, fleet, "transload_requests_total", endpoint=api.name, code=code)
-            == 1
-        )
+        assert after.since(before, "transload_requests_total", endpoint=api.name, code=code) == 1
         if leg is Leg.PREFILL:
             assert all(not engine.asked() for engine in fleet.decode), "decode was left alone"
         if fault is REFUSED and leg is Leg.DECODE:
             # Nobody is left to release through: the lease frees it, and that is counted.
             fleet.pinned = 1
-            released = await moved(
-                before, fleet, "transload_handoffs_released_total", released="lease"
-            )
+            released = after.since(before, "transload_handoffs_released_total", released="lease")
             assert released == 1
 
 
-async def test_no_prefill_engine_is_up(api: Api, stream: bool) -> None:
+async def test_no_prefill_engine_is_up(fleets: Fleets, api: Api, stream: bool) -> None:
     """The default is to let decode read the prompt, and to say so."""
-    async with faulty_fleet(Leg.PREFILL, REFUSED) as fleet:
+    async with fleets.row() as fleet:
+        await break_engine(fleet.p, Leg.PREFILL, REFUSED)
         before = await fleet.router.metrics()
         answer = await ask(fleet, api, stream=stream)
+        after = await fleet.router.metrics()
         assert answer.status_code == 200
         assert answer.headers["x-transload-path"] == "local"
         assert answer.content == bytes(fleet.d.asked()[0].sent)
         assert fleet.d.asked()[0].request.json() == api.request(stream=stream)
-        assert await moved(before, fleet, "transload_fallbacks_total", reason="empty_prefill") == 1
-        assert (
-            await moved(before, fleet, "transload_paths_total", endpoint=api.name, path="local")
-            == 1
-        )
+        assert after.since(before, "transload_fallbacks_total", reason="empty_prefill") == 1
+        assert after.since(before, "transload_paths_total", endpoint=api.name, path="local") == 1
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
-async def test_prefill_failed_and_decode_may_read(api: Api, stream: bool, fault: Fault) -> None:
+async def test_prefill_failed_and_decode_may_read(
+    fleets: Fleets, api: Api, stream: bool, fault: Fault
+) -> None:
     """`on_prefill_failure: local` mends what the client is not to blame for."""
-    async with faulty_fleet(
-        Leg.PREFILL, fault, on_prefill_failure="local", on_empty_prefill="fail"
-    ) as fleet:
+    async with fleets.row(on_prefill_failure="local", on_empty_prefill="fail") as fleet:
+        await break_engine(fleet.p, Leg.PREFILL, fault)
         before = await fleet.router.metrics()
         answer = await ask(fleet, api, stream=stream, delay_s=fault.delay_s)
+        after = await fleet.router.metrics()
         if fault is REFUSED:
             assert answer.status_code == 503
         elif fault.is_own or fault.status == 503:
@@ -173,7 +211,7 @@ async def test_prefill_failed_and_decode_may_read(api: Api, stream: bool, fault:
             assert answer.content == bytes(fleet.d.asked()[0].sent)
             assert fleet.d.asked()[0].request.handoff is None
             reason = "prefill_failed_local"
-            assert await moved(before, fleet, "transload_fallbacks_total", reason=reason) == 1
+            assert after.since(before, "transload_fallbacks_total", reason=reason) == 1
         else:
             assert answer.status_code == fault.status
             assert fleet.d.asked() == []
@@ -181,17 +219,21 @@ async def test_prefill_failed_and_decode_may_read(api: Api, stream: bool, fault:
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
 @pytest.mark.parametrize("leg", [Leg.PREFILL, Leg.DECODE])
-async def test_another_engine_stands_by(api: Api, stream: bool, leg: Leg, fault: Fault) -> None:
+async def test_another_engine_stands_by(
+    fleets: Fleets, api: Api, stream: bool, leg: Leg, fault: Fault
+) -> None:
     """What an engine is to blame for is mended elsewhere, unless the client has a byte."""
-    async with faulty_pair(leg, fault) as fleet:
+    async with fleets.row(2) as fleet, asking_first(fleet, "prefill-0", "decode-0"):
+        pool = fleet.prefill if leg is Leg.PREFILL else fleet.decode
+        await break_engine(pool[0], leg, fault)
         before = await fleet.router.metrics()
         answer = await ask(fleet, api, stream=stream, delay_s=fault.delay_s)
-        pool = fleet.prefill if leg is Leg.PREFILL else fleet.decode
+        after = await fleet.router.metrics()
         is_cut = leg is Leg.DECODE and stream and fault.name.endswith("in_body")
         is_client_error = fault.status in (400, 429)
         # vLLM's 500 on decode is how a failed load shows, which a fresh prefill mends.
         is_passed = is_client_error or (leg is Leg.PREFILL and fault.status == 500)
-        retried = await moved(before, fleet, "transload_retries_total")
+        retried = after.since(before, "transload_retries_total")
         if is_cut:
             assert answer.status_code == 200
             assert retried == 0
@@ -217,9 +259,9 @@ async def test_another_engine_stands_by(api: Api, stream: bool, leg: Leg, fault:
 
 
 @pytest.mark.parametrize("leg", [Leg.PREFILL, Leg.DECODE])
-async def test_both_engines_fail(api: Api, stream: bool, leg: Leg) -> None:
+async def test_both_engines_fail(fleets: Fleets, api: Api, stream: bool, leg: Leg) -> None:
     """One retry, then the error, and SDKs are told that the retrying was done."""
-    async with serve_fleet(num_prefill=3, num_decode=3) as fleet:
+    async with fleets.row(3) as fleet:
         for engine in fleet.prefill if leg is Leg.PREFILL else fleet.decode:
             engine.by_leg[leg] = behaviours.refuse(503)
         answer = await ask(fleet, api, stream=stream)
@@ -228,20 +270,3 @@ async def test_both_engines_fail(api: Api, stream: bool, leg: Leg) -> None:
         pool = fleet.prefill if leg is Leg.PREFILL else fleet.decode
         assert sum(len(engine.asked()) for engine in pool) == 2
         assert json.loads(answer.content)
-
-
-@asynccontextmanager
-async def faulty_pair(leg: Leg, fault: Fault) -> AsyncIterator[Fleet]:
-    """Two engines in the leg's pool; the faulty one is asked first, for it has no load."""
-    num = (2, 1) if leg is Leg.PREFILL else (1, 2)
-    async with serve_fleet(*num) as fleet:
-        pool = fleet.prefill if leg is Leg.PREFILL else fleet.decode
-        await break_engine(pool[0], leg, fault)
-        # Until the first request is through, the second engine looks busy.
-        loads = fleet.router.app.state.router.load
-        member = fleet.router.app.state.router.fleet.engine(f"{leg}-1")
-        reservation = loads.reserve(member, 1000)
-        try:
-            yield fleet
-        finally:
-            reservation.release()

@@ -31,6 +31,13 @@ class Ledger:
     released: Counter[bytes] = field(default_factory=Counter)
     unknown: list[bytes] = field(default_factory=list)
 
+    def clear(self) -> None:
+        """Forget everything."""
+        self.issued.clear()
+        self.presented.clear()
+        self.released.clear()
+        self.unknown.clear()
+
     def new(self, engine: str, cached_tokens: int | None = 0) -> bytes:
         """A handoff that was never seen before.
 

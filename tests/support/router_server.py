@@ -48,6 +48,10 @@ class Metrics:
             if sample == name and labels.items() <= own.items()
         )
 
+    def since(self, before: "Metrics", name: str, **labels: str) -> float:
+        """How far that sum went between two scrapes."""
+        return self.value(name, **labels) - before.value(name, **labels)
+
     def label_values(self, name: str, label: str) -> set[str]:
         """Every value that a label has."""
         return {own[label] for sample, own, _ in self.samples if sample == name}
@@ -132,6 +136,18 @@ class Fleet:
     def d(self) -> ScriptedEngine:
         """The first decode engine."""
         return self.decode[0]
+
+    async def renew(self) -> None:
+        """For tests that share a fleet: stopped engines are back, scripts and records empty."""
+        for engine in self.engines:
+            engine.clear()
+            if not engine.is_listening:
+                await engine.start()
+        self.engines[0].ledger.clear()
+        self.pinned = 0
+        members = self.router.app.state.router.fleet
+        for engine_id in members.members:
+            members.mark_up(engine_id)
 
     async def assert_settled(self) -> None:
         """Engines idle, tables empty, each handoff back exactly once."""

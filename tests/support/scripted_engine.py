@@ -304,6 +304,11 @@ class ScriptedEngine:
         """Base URL."""
         return f"http://127.0.0.1:{self.port}"
 
+    @property
+    def is_listening(self) -> bool:
+        """Whether connections are accepted."""
+        return self._server is not None
+
     async def start(self) -> None:
         """Listen; on the same port as before, if there was one."""
         loop = asyncio.get_running_loop()
