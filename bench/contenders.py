@@ -81,6 +81,13 @@ def engine_stats(port: int) -> Stats:
     return msgspec.json.decode(body, type=Stats)
 
 
+def set_pace(port: int, step_s: float) -> None:
+    """Set the time between two events of the streams of one mock engine."""
+    status, _ = fetch(port, f"/pace/{round(step_s * 1e6)}")
+    if status != 200:
+        raise BenchError(f"mock engine on port {port}: expected to set its pace, got {status}")
+
+
 def await_ready(process: subprocess.Popen[bytes], port: int, path: str, log: pathlib.Path) -> None:
     """Wait until `path` answers 200; a process that ends or stays silent breaks the run."""
     deadline_s = time.monotonic() + START_TIMEOUT_S

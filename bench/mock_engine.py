@@ -13,6 +13,9 @@ Rules:
       event, and the next step is `STEP_S` later. A late step is not caught up, so a stream never
       gets two events of one step, and events reach the router one by one. Only `[DONE]` follows
       the last event in the same step, as in vLLM.
+    - `GET /pace/0` removes the time between steps: each stream still gets one event per turn of
+      the event loop and each is a write of its own, but a router that is slower than the mock
+      finds several in one read. `GET /pace/10000` (microseconds) sets it again.
     - Content is made from the request's `seed`, so an answer given to the wrong request shows.
     - Handoffs issued and consumed are each summed as 64-bit digests of their request ids. Equal
       counts and equal sums mean that the same handoffs came back: none lost, doubled or invented.
@@ -172,7 +175,7 @@ class Engine:
     def __init__(self, engine_id: str, step_s: float = STEP_S) -> None:
         self.engine_id = engine_id
         self.stats = Stats()
-        self._step_s = step_s
+        self.step_s = step_s
         self._streams: dict[Connection, Iterator[bytes]] = {}
         self._ids = itertools.count()
         self._step_is_due = False
@@ -210,7 +213,7 @@ class Engine:
         self._streams[connection] = chunks
         if not self._step_is_due:
             self._step_is_due = True
-            asyncio.get_running_loop().call_later(self._step_s, self._step)
+            asyncio.get_running_loop().call_later(self.step_s, self._step)
 
     def drop_stream(self, connection: "Connection") -> None:
         """Forget a connection that is gone; a stream it had counts as aborted."""
@@ -219,7 +222,7 @@ class Engine:
 
     def _step(self) -> None:
         loop = asyncio.get_running_loop()
-        due = loop.time() + self._step_s
+        due = loop.time() + self.step_s
         for connection, chunks in list(self._streams.items()):
             if connection.is_paused:
                 continue
@@ -231,8 +234,10 @@ class Engine:
             self.stats.events += 1
             connection.write(chunk)
         self._step_is_due = bool(self._streams)
-        if self._step_is_due:
+        if self._step_is_due and self.step_s:
             loop.call_at(due, self._step)
+        elif self._step_is_due:
+            loop.call_soon(self._step)
 
 
 class Connection(asyncio.Protocol):
@@ -317,6 +322,9 @@ class Connection(asyncio.Protocol):
             return http_response(b"200 OK", b"text/plain; version=0.0.4", text.encode())
         if path == "/stats":
             return http_response(b"200 OK", JSON, msgspec.json.encode(self._engine.stats))
+        if path.startswith("/pace/") and path[6:].isdecimal():
+            self._engine.step_s = int(path[6:]) * 1e-6
+            return http_response(b"200 OK", JSON, b"")
         return http_response(b"404 Not Found", JSON, b'{"detail":"Not Found"}')
 
     def _generate(self, path: str, body: bytes) -> None:

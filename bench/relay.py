@@ -7,9 +7,11 @@ What is measured:
     - CPU is the router's process tree over one batch, connections set up and idle work included,
       nothing subtracted; each contender is warmed up first.
     - *Per request*: not streamed, 16 tokens, as fast as the connections allow.
-    - *Per event*: CPU of a batch of streams over its events. A stream has 257 events (one HTTP
-      chunk each; `[DONE]` rides with the last), so the request's own cost, both legs, is in it
-      and is small. `events/read` says how far events stayed apart on their way to the client.
+    - *Per event*: CPU of a batch of streams over its events (one HTTP chunk each, `[DONE]` not
+      counted). Streams are long, so the request's own cost, both legs, is in it and is small.
+      *Paced* streams get an event every 10 ms, as from an engine, so a router has one event per
+      read; *unpaced* ones come as fast as the mock writes, and a router may take several at
+      once. `events/read` says how far they stayed apart on their way to the client.
     - A batch counts only if every answer is right and, for a router, if each request had exactly
       one prefill leg and one decode leg, whose handoffs are the ones that were issued. Anything
       else ends the run with status 1. A missed target does not: it is reported.
@@ -27,6 +29,7 @@ import subprocess
 import sys
 import time
 from contextlib import ExitStack
+from typing import Literal
 
 import msgspec
 
@@ -40,8 +43,16 @@ BENCH = pathlib.Path(__file__).parent
 NAMES = ("transload", "vllm-router", "direct")
 OURS, THEIRS = NAMES[:2]
 TARGET_CONNECTIONS = 64
-# Ours over vllm-router's, at most, at 64 connections: per request and per event.
-TARGETS = {False: 0.70, True: 0.50}
+Kind = Literal["plain", "paced", "unpaced"]
+KINDS: tuple[Kind, ...] = ("plain", "paced", "unpaced")
+# Ours over vllm-router's, at most, at 64 connections: per request, and per event of a stream.
+TARGETS: dict[Kind, float] = {"plain": 0.70, "paced": 0.50, "unpaced": 0.50}
+# Table's title, what is counted, and from microseconds to the title's unit.
+TITLES: dict[Kind, tuple[str, str, float]] = {
+    "plain": ("per request, not streamed (us)", "requests", 1.0),
+    "paced": ("per 100,000 events, one per stream every 10 ms (s)", "events", 0.1),
+    "unpaced": ("per 100,000 events, as fast as they come (s)", "events", 0.1),
+}
 FEWEST_REPEATS = 5
 BATCH_TIMEOUT_S = 120.0
 
@@ -51,11 +62,13 @@ class Sizes(msgspec.Struct, frozen=True):
 
     requests: int = 3000
     tokens: int = 16
-    stream_tokens: int = 256
+    paced_tokens: int = 256
+    unpaced_streams: int = 64
+    unpaced_tokens: int = 1000
     idle_s: float = 2.0
 
 
-QUICK = Sizes(requests=300, stream_tokens=40, idle_s=0.5)
+QUICK = Sizes(requests=300, paced_tokens=40, unpaced_tokens=200, idle_s=0.5)
 
 
 class Sample(msgspec.Struct):
@@ -70,9 +83,13 @@ class Sample(msgspec.Struct):
     latency_p99_s: float
     load_average: float
 
-    def cost_us(self, stream: bool) -> float:
-        """CPU microseconds per event of a stream, or per request."""
-        return self.cpu_s * 1e6 / (self.events if stream else self.requests)
+    def count(self, kind: Kind) -> int:
+        """What the batch's cost is divided by: requests, or events of streams."""
+        return self.requests if kind == "plain" else self.events
+
+    def cost_us(self, kind: Kind) -> float:
+        """CPU microseconds per request or event."""
+        return self.cpu_s * 1e6 / self.count(kind)
 
 
 class Summary(msgspec.Struct):
@@ -90,7 +107,7 @@ class Summary(msgspec.Struct):
 class Cell(msgspec.Struct):
     """One kind of batch: its plan and what each contender took for it."""
 
-    stream: bool
+    kind: Kind
     connections: int
     requests: int
     tokens: int
@@ -101,7 +118,7 @@ class Cell(msgspec.Struct):
 class Verdict(msgspec.Struct):
     """Ours over vllm-router's in one cell; the limit is None where no target is set."""
 
-    stream: bool
+    kind: Kind
     connections: int
     ratio: float
     min_ratio: float
@@ -117,10 +134,12 @@ class Verdict(msgspec.Struct):
 
 
 def plan_cells(connections: list[int], sizes: Sizes) -> list[Cell]:
-    """Every kind of batch: not streamed, then streamed, at each number of connections."""
-    plain = [Cell(False, count, max(sizes.requests, count), sizes.tokens) for count in connections]
-    streams = [Cell(True, count, count, sizes.stream_tokens) for count in connections]
-    return plain + streams
+    """Every kind of batch at each number of connections."""
+    plain = [Cell("plain", n, max(sizes.requests, n), sizes.tokens) for n in connections]
+    paced = [Cell("paced", n, n, sizes.paced_tokens) for n in connections]
+    streams, tokens = sizes.unpaced_streams, sizes.unpaced_tokens
+    unpaced = [Cell("unpaced", n, max(streams, n), tokens) for n in connections]
+    return plain + paced + unpaced
 
 
 def run_load(plan: Plan) -> Report:
@@ -192,10 +211,11 @@ def measure(contender: Contender, cell: Cell, first_seed: int) -> Sample:
         connections=cell.connections,
         requests=cell.requests,
         tokens=cell.tokens,
-        stream=cell.stream,
+        stream=cell.kind != "plain",
         timeout_s=BATCH_TIMEOUT_S,
         first_seed=first_seed,
     )
+    contenders.set_pace(contender.decode_port, 0.0 if cell.kind == "unpaced" else STEP_S)
     before, cpu_before_s = engines_of(contender), cpu_s_of(contender)
     try:
         report = run_load(plan)
@@ -217,11 +237,10 @@ def measure(contender: Contender, cell: Cell, first_seed: int) -> Sample:
     )
 
 
-def summarise(samples: list[Sample], stream: bool) -> Summary:
+def summarise(samples: list[Sample], kind: Kind) -> Summary:
     """Medians over the repeats."""
-    costs = [sample.cost_us(stream) for sample in samples]
-    counts = [sample.events if stream else sample.requests for sample in samples]
-    rates = [count / sample.wall_s for count, sample in zip(counts, samples, strict=True)]
+    costs = [sample.cost_us(kind) for sample in samples]
+    rates = [sample.count(kind) / sample.wall_s for sample in samples]
     return Summary(
         median_us=statistics.median(costs),
         min_us=min(costs),
@@ -238,14 +257,14 @@ def compare(cell: Cell) -> Verdict | None:
     if OURS not in cell.samples or THEIRS not in cell.samples:
         return None
     pairs = zip(cell.samples[OURS], cell.samples[THEIRS], strict=True)
-    ratios = [ours.cost_us(cell.stream) / theirs.cost_us(cell.stream) for ours, theirs in pairs]
+    ratios = [ours.cost_us(cell.kind) / theirs.cost_us(cell.kind) for ours, theirs in pairs]
     return Verdict(
-        stream=cell.stream,
+        kind=cell.kind,
         connections=cell.connections,
         ratio=cell.summaries[OURS].median_us / cell.summaries[THEIRS].median_us,
         min_ratio=min(ratios),
         max_ratio=max(ratios),
-        limit=TARGETS[cell.stream] if cell.connections == TARGET_CONNECTIONS else None,
+        limit=TARGETS[cell.kind] if cell.connections == TARGET_CONNECTIONS else None,
     )
 
 
@@ -253,7 +272,6 @@ def run_cells(cells: list[Cell], field: list[Contender], repeats: int) -> None:
     """Fill the cells: all contenders in turn, `repeats` times per cell."""
     seeds = 1
     for cell in cells:
-        kind = "streams" if cell.stream else "requests"
         for contender in field:  # warm-up, not kept
             measure(contender, cell, seeds)
             seeds += cell.requests
@@ -262,11 +280,11 @@ def run_cells(cells: list[Cell], field: list[Contender], repeats: int) -> None:
                 sample = measure(contender, cell, seeds)
                 seeds += cell.requests
                 cell.samples.setdefault(contender.name, []).append(sample)
-            costs = (f"{n} {s[-1].cost_us(cell.stream):.1f}" for n, s in cell.samples.items())
-            label = f"{cell.requests} {kind} over {cell.connections} connections"
+            costs = (f"{n} {s[-1].cost_us(cell.kind):.1f}" for n, s in cell.samples.items())
+            label = f"{cell.kind}, {cell.requests} requests over {cell.connections} connections"
             print(f"{label}, repeat {repeat + 1}/{repeats}, us: {', '.join(costs)}", flush=True)
         for name, samples in cell.samples.items():
-            cell.summaries[name] = summarise(samples, cell.stream)
+            cell.summaries[name] = summarise(samples, cell.kind)
 
 
 def idle_cpu(field: list[Contender], idle_s: float) -> dict[str, float]:
@@ -276,30 +294,30 @@ def idle_cpu(field: list[Contender], idle_s: float) -> dict[str, float]:
     return {each.name: (cpu_s_of(each) - before[each.name]) / idle_s for each in field}
 
 
-def table(cells: list[Cell], stream: bool) -> list[str]:
+def table(cells: list[Cell], kind: Kind) -> list[str]:
     """The lines of one table."""
-    unit = "per 100,000 events, streamed (seconds)" if stream else "per request, not streamed (us)"
-    what = "events" if stream else "requests"
-    lines = [f"router CPU {unit}"]
-    head = ("conns", "contender", "median", "min-max", f"{what}/s", "p50 ms", "p99 ms")
-    lines.append("{:>5} {:<12} {:>8} {:>15} {:>11} {:>8} {:>8}".format(*head))
-    lines[-1] += " events/read" if stream else ""
-    scale = 0.1 if stream else 1.0  # us per event to s per 100,000
+    title, what, scale = TITLES[kind]
+    layout = "{:>5} {:<12} {:>8} {:>15} {:>11} {:>8} {:>8}"
+    head = layout.format("conns", "contender", "median", "min-max", f"{what}/s", "p50 ms", "p99 ms")
+    lines = [f"router CPU {title}", head if kind == "plain" else f"{head} events/read"]
     for cell in cells:
         for name, each in cell.summaries.items():
-            spread = f"{each.min_us * scale:.2f}-{each.max_us * scale:.2f}"
-            lines.append(
-                f"{cell.connections:>5} {name:<12} {each.median_us * scale:>8.2f} {spread:>15} "
-                f"{each.per_wall_s:>11.0f} {each.latency_p50_s * 1e3:>8.1f} "
-                f"{each.latency_p99_s * 1e3:>8.1f}"
-                + (f" {each.events_per_read:>11.2f}" if stream else "")
+            line = layout.format(
+                cell.connections,
+                name,
+                f"{each.median_us * scale:.2f}",
+                f"{each.min_us * scale:.2f}-{each.max_us * scale:.2f}",
+                f"{each.per_wall_s:.0f}",
+                f"{each.latency_p50_s * 1e3:.1f}",
+                f"{each.latency_p99_s * 1e3:.1f}",
             )
+            lines.append(line if kind == "plain" else f"{line} {each.events_per_read:>11.2f}")
     return lines
 
 
 def verdict_line(verdict: Verdict, repeats: int) -> str:
     """One ratio as text; fewer repeats than five decide nothing."""
-    what = "event" if verdict.stream else "request"
+    what = "request" if verdict.kind == "plain" else f"event ({verdict.kind})"
     line = (
         f"{OURS} / {THEIRS}, CPU per {what} at {verdict.connections} connections: "
         f"{verdict.ratio:.2f} ({verdict.min_ratio:.2f}-{verdict.max_ratio:.2f})"
@@ -358,8 +376,8 @@ def run(args: argparse.Namespace) -> None:
         run_cells(cells, field, repeats)
     found = [compare(cell) for cell in cells]
     verdicts = [verdict for verdict in found if verdict is not None]
-    for stream in (False, True):
-        print("", *table([cell for cell in cells if cell.stream is stream], stream), sep="\n")
+    for kind in KINDS:
+        print("", *table([cell for cell in cells if cell.kind == kind], kind), sep="\n")
     print()
     for name, share in idle.items():
         print(f"{name}: idle, {share * 1e3:.2f} ms of CPU per second")

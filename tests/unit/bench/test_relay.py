@@ -58,6 +58,13 @@ async def test_streams_come_event_by_event(mock: Mock) -> None:
     assert report.reads >= 0.9 * report.events
 
 
+async def test_unpaced_streams_are_whole(mock: Mock) -> None:
+    async with httpx.AsyncClient(base_url=mock.url) as client:
+        assert (await client.get("/pace/0")).status_code == 200
+    report = await load.run(plan(mock.url, stream=True))
+    assert (report.answers, report.events, report.faults) == (20, 20 * (TOKENS + 1), [])
+
+
 @pytest.mark.parametrize("stream", [False, True])
 async def test_one_wrong_token_is_a_fault(
     mock: Mock, stream: bool, monkeypatch: pytest.MonkeyPatch
@@ -207,32 +214,35 @@ def sample(cpu_s: float) -> relay.Sample:
     return relay.Sample(cpu_s, 100, 10_000, 10_000, 2.0, 0.01, 0.02, 0.5)
 
 
-def cell(stream: bool, ours: list[float], theirs: list[float], connections: int = 64) -> relay.Cell:
-    made = relay.Cell(stream, connections, 100, 99)
+def cell(
+    kind: relay.Kind, ours: list[float], theirs: list[float], connections: int = 64
+) -> relay.Cell:
+    made = relay.Cell(kind, connections, 100, 99)
     made.samples = {
         relay.OURS: [sample(cpu_s) for cpu_s in ours],
         relay.THEIRS: [sample(cpu_s) for cpu_s in theirs],
     }
     made.summaries = {
-        name: relay.summarise(samples, stream) for name, samples in made.samples.items()
+        name: relay.summarise(samples, kind) for name, samples in made.samples.items()
     }
     return made
 
 
 @pytest.mark.parametrize(
-    ("stream", "ours", "connections", "word"),
+    ("kind", "ours", "connections", "word"),
     [
-        (False, 0.70, 64, "pass"),
-        (False, 0.71, 64, "miss"),
-        (True, 0.50, 64, "pass"),
-        (True, 0.51, 64, "miss"),
-        (True, 0.90, 8, ""),
+        ("plain", 0.70, 64, "pass"),
+        ("plain", 0.71, 64, "miss"),
+        ("paced", 0.50, 64, "pass"),
+        ("paced", 0.51, 64, "miss"),
+        ("unpaced", 0.51, 64, "miss"),
+        ("paced", 0.90, 8, ""),
     ],
 )
 def test_the_verdict_is_of_the_medians(
-    stream: bool, ours: float, connections: int, word: str
+    kind: relay.Kind, ours: float, connections: int, word: str
 ) -> None:
-    made = cell(stream, [ours, 0.01, 9.0], [1.0, 0.5, 2.0], connections)
+    made = cell(kind, [ours, 0.01, 9.0], [1.0, 0.5, 2.0], connections)
     verdict = relay.compare(made)
     assert verdict is not None
     assert (round(verdict.ratio, 9), verdict.word) == (ours, word)
@@ -240,9 +250,9 @@ def test_the_verdict_is_of_the_medians(
 
 
 def test_the_report_reads() -> None:
-    made = cell(True, [0.2, 0.4, 0.3], [1.0, 1.1, 0.9])
-    assert relay.table([made], stream=True) == [
-        "router CPU per 100,000 events, streamed (seconds)",
+    made = cell("paced", [0.2, 0.4, 0.3], [1.0, 1.1, 0.9])
+    assert relay.table([made], "paced") == [
+        "router CPU per 100,000 events, one per stream every 10 ms (s)",
         "conns contender      median         min-max    events/s   p50 ms   p99 ms events/read",
         "   64 transload        3.00       2.00-4.00        5000     10.0     20.0        1.00",
         "   64 vllm-router     10.00      9.00-11.00        5000     10.0     20.0        1.00",
@@ -250,13 +260,13 @@ def test_the_report_reads() -> None:
     verdict = relay.compare(made)
     assert verdict is not None
     assert relay.verdict_line(verdict, repeats=3) == (
-        "transload / vllm-router, CPU per event at 64 connections: 0.30 (0.20-0.36)"
+        "transload / vllm-router, CPU per event (paced) at 64 connections: 0.30 (0.20-0.36)"
         "  target <= 0.50: pass (provisional: 3 repeats)"
     )
 
 
 def test_without_both_routers_there_is_no_verdict() -> None:
-    made = cell(False, [1.0], [1.0])
+    made = cell("plain", [1.0], [1.0])
     del made.samples[relay.OURS]
     assert relay.compare(made) is None
 
