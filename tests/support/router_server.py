@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import re
 import socket
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -9,13 +10,13 @@ from typing import Any
 
 import httpx
 import uvicorn
-from prometheus_client.parser import text_string_to_metric_families
 
 from support.ledger import Ledger
 from support.scripted_engine import ScriptedEngine, running
 from support.vllm_behaviour import VllmBehaviour
 from support.waiting import until
 from transload_router.app import create_app
+from transload_router.core.membership import Health
 from transload_router.settings import Settings
 
 # Faults become visible after these; everything else is a matter of milliseconds.
@@ -29,24 +30,27 @@ QUICK = {
 }
 
 
+_LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
+
+
 class Metrics:
-    """One scrape of `/metrics`."""
+    """One scrape of `/metrics`; lines are read only when asked for."""
 
     def __init__(self, text: str) -> None:
         self.text = text
-        self.samples = [
-            (sample.name, sample.labels, sample.value)
-            for family in text_string_to_metric_families(text)
-            for sample in family.samples
-        ]
+
+    def samples(self, name: str) -> list[tuple[dict[str, str], float]]:
+        """(labels, value) of each sample of exactly that name."""
+        found = []
+        for line in self.text.splitlines():
+            if line.startswith((name + "{", name + " ")):
+                labels, _, value = line[len(name) :].rpartition(" ")
+                found.append((dict(_LABEL.findall(labels)), float(value)))
+        return found
 
     def value(self, name: str, **labels: str) -> float:
         """Sum of the samples of that name that carry these labels."""
-        return sum(
-            value
-            for sample, own, value in self.samples
-            if sample == name and labels.items() <= own.items()
-        )
+        return sum(v for own, v in self.samples(name) if labels.items() <= own.items())
 
     def since(self, before: "Metrics", name: str, **labels: str) -> float:
         """How far that sum went between two scrapes."""
@@ -54,11 +58,11 @@ class Metrics:
 
     def label_values(self, name: str, label: str) -> set[str]:
         """Every value that a label has."""
-        return {own[label] for sample, own, _ in self.samples if sample == name}
+        return {own[label] for own, _ in self.samples(name)}
 
-    def nonzero(self, name: str) -> dict[str, float]:
-        """Samples of that name that are not zero, by their labels."""
-        return {str(own): value for sample, own, value in self.samples if sample == name and value}
+    def nonzero(self, name: str) -> list[tuple[dict[str, str], float]]:
+        """Samples of that name that are not zero."""
+        return [sample for sample in self.samples(name) if sample[1]]
 
 
 class _Server(uvicorn.Server):
@@ -103,7 +107,7 @@ class RunningRouter:
             assert (load.num_requests, load.num_tokens) == (0, 0)
         scrape = await self.metrics()
         for gauge in ("transload_requests_in_flight", "transload_engine_requests_in_flight"):
-            assert scrape.nonzero(gauge) == {}, gauge
+            assert scrape.nonzero(gauge) == [], gauge
 
 
 def _loads(app: Any) -> list[Any]:
@@ -145,9 +149,8 @@ class Fleet:
                 await engine.start()
         self.engines[0].ledger.clear()
         self.pinned = 0
-        members = self.router.app.state.router.fleet
-        for engine_id in members.members:
-            members.mark_up(engine_id)
+        for member in self.router.app.state.router.fleet.members.values():
+            member.health = Health.UP
 
     async def assert_settled(self) -> None:
         """Engines idle, tables empty, each handoff back exactly once."""
@@ -237,7 +240,9 @@ async def serve_fleet(
         }
         router = await stack.enter_async_context(serve_router(Settings(**values)))
         members = router.app.state.router.fleet.members.values()
-        await until(lambda: all(m.health != "joining" for m in members), "each engine was probed")
+        await until(
+            lambda: all(m.health is not Health.JOINING for m in members), "each engine was probed"
+        )
         fleet = Fleet(router, prefill, decode)
         yield fleet
         await fleet.assert_settled()
