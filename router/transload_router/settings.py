@@ -5,7 +5,7 @@ then the defaults here. The file is YAML with the same names in snake_case.
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
@@ -16,6 +16,7 @@ from pydantic import model_validator as validate_model
 from pydantic_settings import (
     BaseSettings,
     CliSettingsSource,
+    EnvSettingsSource,
     InitSettingsSource,
     NoDecode,
     PydanticBaseSettingsSource,
@@ -34,13 +35,6 @@ def _split(value: Any) -> Any:
     return value
 
 
-def _ignore_service_link(value: Any) -> Any:
-    """Kubernetes sets TRANSLOAD_PORT=tcp://... beside a Service called transload."""
-    if isinstance(value, str) and value.startswith("tcp://"):
-        return _DEFAULT_PORT
-    return value
-
-
 def check_engine_url(value: str) -> str:
     """Normalise `host:port` or a URL; refuse what is not an engine's address.
 
@@ -51,11 +45,15 @@ def check_engine_url(value: str) -> str:
         ValueError: Naming what is wrong with it.
     """
     url = value if "://" in value else f"http://{value}"
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        raise ValueError("engine URL: host or port cannot be read") from None
+    # First of all checks: the others show the value.
+    if parts.username is not None or parts.password is not None:
+        raise ValueError("engine URL: credentials belong into the api key settings")
     if parts.scheme not in ("http", "https"):
         raise ValueError(f"engine URL {value!r}: scheme must be http or https")
-    if parts.username is not None or parts.password is not None:
-        raise ValueError(f"engine URL {value!r}: credentials belong into the api key settings")
     if parts.query or parts.fragment:
         raise ValueError(f"engine URL {value!r}: no query or fragment")
     if not parts.hostname:
@@ -76,7 +74,6 @@ EngineUrl = Annotated[str, AfterValidator(check_engine_url)]
 StrList = Annotated[list[str], NoDecode, BeforeValidator(_split)]
 Seconds = Annotated[float, Field(gt=0, le=86_400)]
 
-_DEFAULT_PORT = 8000
 _MIB = 1 << 20
 
 
@@ -103,9 +100,7 @@ class Settings(BaseSettings):
         default=[], description="Base URL of a decode engine; repeatable."
     )
     host: str = Field("127.0.0.1", description="Address to listen on; :: for IPv6 and IPv4.")
-    port: Annotated[int, BeforeValidator(_ignore_service_link)] = Field(
-        _DEFAULT_PORT, ge=0, le=65_535, description="Port to listen on; 0 takes a free one."
-    )
+    port: int = Field(8000, ge=0, le=65_535, description="Port to listen on; 0 takes a free one.")
     model_name: StrList = Field(
         default=[],
         description="Another name for a served model: ALIAS=SERVED, or ALIAS alone for the "
@@ -163,25 +158,36 @@ class Settings(BaseSettings):
         default=[
             "/abort_requests",
             "/collective_rpc",
+            "/fault_tolerance/apply",
             "/finish_weight_update",
+            "/get_world_size",
+            "/inference/v1/abort_requests",
             "/init_weight_transfer_engine",
+            "/is_paused",
+            "/is_scaling_elastic_ep",
             "/is_sleeping",
             "/kv_event_sources",
             "/pause",
+            "/release_kv_cache_memory",
             "/reset_encoder_cache",
             "/reset_mm_cache",
             "/reset_prefix_cache",
             "/resume",
             "/scale_elastic_ep",
             "/server_info",
+            "/shutdown_weight_transfer_engine",
             "/sleep",
+            "/start_draft_weight_update",
             "/start_profile",
             "/start_weight_update",
             "/stop_profile",
+            "/update_weight_version",
             "/update_weights",
             "/v1/load_lora_adapter",
             "/v1/unload_lora_adapter",
             "/wake_up",
+            "/weight_checker",
+            "/weight_info",
         ],
         description="Paths of the engines' operators that clients get 403 for; repeatable.",
     )
@@ -202,9 +208,11 @@ class Settings(BaseSettings):
                 raise ValueError(f"{name}: an engine is named twice")
         self._check_credentials()
         aliases = self.aliases()
+        if len(aliases) != len(self.model_name):
+            raise ValueError("model_name: an alias is named twice")
         for alias, served in aliases.items():
             if not alias or served == "":
-                raise ValueError(f"model_name: {alias}={served} lacks a name")
+                raise ValueError(f"model_name: {alias}={served or ''} lacks a name")
         return self
 
     def _check_credentials(self) -> None:
@@ -245,7 +253,8 @@ def load_settings(argv: Sequence[str], *, prog: str = "transload serve") -> Sett
             cli: CliSettingsSource[Any] = CliSettingsSource(
                 settings_cls, cli_parse_args=list(argv), cli_prog_name=prog
             )
-            return (cli, env_settings, InitSettingsSource(settings_cls, init_kwargs=from_file))
+            environment = _EnvironmentSource(settings_cls)
+            return (cli, environment, InitSettingsSource(settings_cls, init_kwargs=from_file))
 
     Loaded.__doc__ = "Serve one OpenAI-compatible endpoint in front of prefill and decode engines."
     try:
@@ -254,13 +263,26 @@ def load_settings(argv: Sequence[str], *, prog: str = "transload serve") -> Sett
         raise ConfigError(_explain(error)) from None
 
 
+class _EnvironmentSource(EnvSettingsSource):
+    """The environment without Kubernetes' link to a Service called transload."""
+
+    def _load_env_vars(self) -> Mapping[str, str | None]:
+        port = f"{ENV_PREFIX}PORT".lower()
+        return {
+            name: value
+            for name, value in super()._load_env_vars().items()
+            if not (name == port and value is not None and value.startswith("tcp://"))
+        }
+
+
 def _config_path(argv: Sequence[str]) -> str | None:
+    path = os.environ.get(f"{ENV_PREFIX}CONFIG")
     for index, flag in enumerate(argv):
         if flag == "--config" and index + 1 < len(argv):
-            return argv[index + 1]
-        if flag.startswith("--config="):
-            return flag.partition("=")[2]
-    return os.environ.get(f"{ENV_PREFIX}CONFIG")
+            path = argv[index + 1]
+        elif flag.startswith("--config="):
+            path = flag.partition("=")[2]
+    return path
 
 
 def _read_file(path: Path) -> dict[str, Any]:
@@ -268,8 +290,13 @@ def _read_file(path: Path) -> dict[str, Any]:
         content = yaml.safe_load(path.read_text())
     except OSError as error:
         raise ConfigError(f"config: cannot read {path}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"config: {path} is not UTF-8 text") from None
     except yaml.YAMLError as error:
-        raise ConfigError(f"config: {path} is not YAML: {error}") from None
+        # Not the error's own text: it quotes the line, which may hold a key.
+        mark = getattr(error, "problem_mark", None)
+        where = f", line {mark.line + 1}" if mark else ""
+        raise ConfigError(f"config: {path} is not YAML{where}") from None
     if content is None:
         return {}
     if not isinstance(content, dict):

@@ -61,7 +61,8 @@ def play(expected: Script) -> None:
     if machine.state is State.DONE and machine.handoff is not None:
         actual.append(f"!! still holds {machine.handoff!r}")
     wanted = [*map(_show, expected.lines), f"== {expected.ends}"]
-    assert actual == wanted, f"\n{expected.name}\n{_side_by_side(wanted, actual)}"
+    if actual != wanted:
+        raise AssertionError(f"{expected.name}\n{_side_by_side(wanted, actual)}")
 
 
 def _show(line: Line) -> str:

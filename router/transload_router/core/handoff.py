@@ -37,6 +37,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal
 
+import msgspec
+
 Cause = Literal["unreachable", "timeout", "reset", "bad_answer"]
 
 # Statuses with which an engine says "not I, not now". 500 is among decode's: it is how vLLM
@@ -61,31 +63,27 @@ class State(enum.StrEnum):
 # Events: what happened.
 
 
-@dataclass(frozen=True, slots=True)
-class EnginesChosen:
+class EnginesChosen(msgspec.Struct, frozen=True, gc=False):
     """The shell's answer to `ChooseEngines`; None where nobody can serve that leg."""
 
     prefill: str | None
     decode: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class PrefillReplied:
+class PrefillReplied(msgspec.Struct, frozen=True, gc=False):
     """Prefill answered 2xx; its `kv_transfer_params` as raw JSON, None where absent or null."""
 
     handoff: bytes | None
 
 
-@dataclass(frozen=True, slots=True)
-class PrefillRefused:
+class PrefillRefused(msgspec.Struct, frozen=True, gc=False):
     """Prefill answered with another status; the shell holds the answer."""
 
     status: int
     has_other: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class PrefillFailed:
+class PrefillFailed(msgspec.Struct, frozen=True, gc=False):
     """The prefill leg failed below HTTP."""
 
     cause: Cause
@@ -93,16 +91,14 @@ class PrefillFailed:
     has_other: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class DecodeAnswered:
+class DecodeAnswered(msgspec.Struct, frozen=True, gc=False):
     """Decode's status is known (and, unless it streams, its whole body); the client has no byte."""
 
     status: int
     has_other: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class DecodeFailed:
+class DecodeFailed(msgspec.Struct, frozen=True, gc=False):
     """The decode leg failed below HTTP."""
 
     cause: Cause
@@ -110,13 +106,11 @@ class DecodeFailed:
     has_other: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class DecodeEnded:
+class DecodeEnded(msgspec.Struct, frozen=True, gc=False):
     """The answer is with the client to its last byte."""
 
 
-@dataclass(frozen=True, slots=True)
-class ClientGone:
+class ClientGone(msgspec.Struct, frozen=True, gc=False):
     """The client closed its connection; `was_sent` speaks of the current leg's request."""
 
     was_sent: bool
@@ -137,71 +131,60 @@ Event = (
 # Commands: what to do, in order.
 
 
-@dataclass(frozen=True, slots=True)
-class ChooseEngines:
+class ChooseEngines(msgspec.Struct, frozen=True, gc=False):
     """Choose and reserve; `avoid` names engines that failed this request."""
 
     wants_prefill: bool
     avoid: frozenset[str]
 
 
-@dataclass(frozen=True, slots=True)
-class SendPrefill:
+class SendPrefill(msgspec.Struct, frozen=True, gc=False):
     """Send the prefill leg to the engine chosen."""
 
     engine: str
 
 
-@dataclass(frozen=True, slots=True)
-class SendDecode:
+class SendDecode(msgspec.Struct, frozen=True, gc=False):
     """Send the decode leg to the engine chosen, with the handoff or with none."""
 
     engine: str
     handoff: bytes | None
 
 
-@dataclass(frozen=True, slots=True)
-class RelayDecode:
+class RelayDecode(msgspec.Struct, frozen=True, gc=False):
     """Give the client decode's answer, whatever its status."""
 
 
-@dataclass(frozen=True, slots=True)
-class PassRefusal:
+class PassRefusal(msgspec.Struct, frozen=True, gc=False):
     """Give the client prefill's answer unchanged."""
 
 
-@dataclass(frozen=True, slots=True)
-class Fail:
+class Fail(msgspec.Struct, frozen=True, gc=False):
     """Answer with an error of our own."""
 
     reason: Literal["no_decode", "no_prefill", "missing_handoff", "leg"]
     was_retried: bool
 
 
-@dataclass(frozen=True, slots=True)
-class EndStream:
+class EndStream(msgspec.Struct, frozen=True, gc=False):
     """The answer is cut: tell the client in its API's own words, then end."""
 
 
-@dataclass(frozen=True, slots=True)
-class AbandonPrefill:
+class AbandonPrefill(msgspec.Struct, frozen=True, gc=False):
     """Hang up on prefill, but read what it may have answered already."""
 
 
-@dataclass(frozen=True, slots=True)
-class CloseDecode:
+class CloseDecode(msgspec.Struct, frozen=True, gc=False):
     """Close the decode leg at once."""
 
 
-@dataclass(frozen=True, slots=True)
-class Release:
+class Release(msgspec.Struct, frozen=True, gc=False):
     """Free prefill's blocks for a handoff that no engine will use."""
 
     handoff: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Count:
+class Count(msgspec.Struct, frozen=True, gc=False):
     """A fallback or retry for the metrics and the log."""
 
     what: Literal[
@@ -250,7 +233,7 @@ class Handoff:
 
     Attributes:
         policy: The operator's choices.
-        wants_prefill: False where one engine must serve the request.
+        wants_prefill: False where one engine must serve the request, or had to in the end.
         state: Where the request is.
         handoff: The unconsumed handoff, if any.
         prefill: Engine of the last prefill leg.
@@ -440,6 +423,17 @@ def spend_retry(m: Handoff, _e: Event) -> None:
     m.retries_left -= 1
 
 
+def go_local(m: Handoff, _e: Event) -> None:
+    """Decode reads the prompt itself, on whichever engine: prefill is not tried again."""
+    m.wants_prefill = False
+
+
+def count_presented_again(m: Handoff, _e: Event) -> None:
+    """Another engine gets the handoff, if there is one."""
+    if m.handoff is not None:
+        m.out.append(Count("handoff_presented_again"))
+
+
 def choose(m: Handoff, _e: Event) -> None:
     """Ask for engines; prefill only where no handoff is at hand."""
     m.out.append(ChooseEngines(m.wants_prefill and m.handoff is None, m.avoid))
@@ -480,14 +474,14 @@ TABLE: dict[tuple[State, type], tuple[Row, ...]] = {
         (has_prefill, (take_engines, send_prefill), S.PREFILLING),
         (
             may_skip_empty_prefill,
-            (take_engines, count("empty_prefill"), send_decode),
+            (take_engines, go_local, count("empty_prefill"), send_decode),
             S.DECODING,
         ),
         (always, (fail("no_prefill"),), S.DONE),
     ),
     (S.PREFILLING, PrefillReplied): (
         (has_handoff, (keep_handoff, send_decode), S.DECODING),
-        (may_recompute, (count("missing_handoff"), send_decode), S.DECODING),
+        (may_recompute, (go_local, count("missing_handoff"), send_decode), S.DECODING),
         (always, (count("missing_handoff"), fail("missing_handoff")), S.DONE),
     ),
     (S.PREFILLING, PrefillRefused): (
@@ -496,7 +490,7 @@ TABLE: dict[tuple[State, type], tuple[Row, ...]] = {
             (count("prefill_retried"), spend_retry, avoid_prefill, choose),
             S.CHOOSING,
         ),
-        (may_go_local, (count("prefill_failed_local"), send_decode), S.DECODING),
+        (may_go_local, (go_local, count("prefill_failed_local"), send_decode), S.DECODING),
         (always, (emit(PassRefusal()),), S.DONE),
     ),
     (S.PREFILLING, PrefillFailed): (
@@ -506,7 +500,7 @@ TABLE: dict[tuple[State, type], tuple[Row, ...]] = {
             (count("prefill_retried"), spend_retry, avoid_prefill, choose),
             S.CHOOSING,
         ),
-        (may_go_local, (count("prefill_failed_local"), send_decode), S.DECODING),
+        (may_go_local, (go_local, count("prefill_failed_local"), send_decode), S.DECODING),
         (always, (fail("leg"),), S.DONE),
     ),
     (S.PREFILLING, ClientGone): ((always, (emit(AbandonPrefill()),), S.ABANDONING),),
@@ -524,7 +518,7 @@ TABLE: dict[tuple[State, type], tuple[Row, ...]] = {
     (S.DECODING, DecodeFailed): (
         (
             is_unsent_with_other,
-            (note_unreachable, count("handoff_presented_again"), avoid_decode, choose),
+            (note_unreachable, count_presented_again, avoid_decode, choose),
             S.CHOOSING,
         ),
         (

@@ -44,9 +44,11 @@ class Load:
         self._loads: dict[str, EngineLoad] = {}
 
     def of(self, engine: Engine) -> EngineLoad:
-        """The live figures; a newer generation starts at zero."""
+        """The live figures; a newer generation starts at zero, an older one is not seen."""
         load = self._loads.get(engine.id)
-        if load is None or load.generation != engine.generation:
+        if load is not None and load.generation > engine.generation:
+            return EngineLoad(engine.generation)
+        if load is None or load.generation < engine.generation:
             load = self._loads[engine.id] = EngineLoad(engine.generation)
         return load
 

@@ -23,11 +23,13 @@ class EventFramer:
         last_event: The newest bytes given out, at least one whole event.
     """
 
-    __slots__ = ("_held", "_num_held_bytes", "last_event")
+    __slots__ = ("_cut", "_held", "_num_held_bytes", "last_event")
 
     def __init__(self) -> None:
         self._held: list[bytes] = []
         self._num_held_bytes = 0
+        # Last byte of an event that was too long to hold.
+        self._cut = b""
         self.last_event = b""
 
     def push(self, data: bytes) -> bytes:
@@ -36,16 +38,18 @@ class EventFramer:
         The concatenation of all results and of `flush` equals that of all arguments.
         """
         if not self._held and data.endswith(b"\n\n"):
+            self._cut = b""
             self.last_event = data
             return data
         # An end may straddle the seam by one character, no more.
-        seam = self._held[-1][-1:] if self._held else b""
+        seam = self._held[-1][-1:] if self._held else self._cut
         end = _last_event_end(seam + data) - len(seam)
         if end <= 0:
             return self._hold(data)
         whole = b"".join((*self._held, data[:end]))
         self._held = [data[end:]] if end < len(data) else []
         self._num_held_bytes = len(data) - end
+        self._cut = b""
         self.last_event = whole
         return whole
 
@@ -53,7 +57,10 @@ class EventFramer:
         if data:
             self._held.append(data)
             self._num_held_bytes += len(data)
-        return self.flush() if self._num_held_bytes > MAX_HELD_BYTES else b""
+        if self._num_held_bytes <= MAX_HELD_BYTES:
+            return b""
+        self._cut = self._held[-1][-1:]
+        return self.flush()
 
     def flush(self) -> bytes:
         """What a finished stream left behind its last event."""
@@ -86,7 +93,7 @@ def event_data(event: bytes) -> bytes:
     """An event's data: its `data` lines' values, joined by newlines; b"" for comments."""
     values = []
     for line in _LINE_END.split(event):
-        name, colon, value = line.partition(b":")
-        if name == b"data" and colon:
+        name, _, value = line.partition(b":")
+        if name == b"data":
             values.append(value[1:] if value.startswith(b" ") else value)
     return b"\n".join(values)

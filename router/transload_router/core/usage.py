@@ -84,10 +84,11 @@ def _patch_usage_of(holder: Members, num_cached_tokens: int) -> Members | None:
 def _patch_details(usage: Members, num_cached_tokens: int) -> Members | None:
     for name in _DETAILS:
         details = read_object(usage.get(name))
-        if details is None or "cached_tokens" not in details:
+        if details is None or is_unset(details.get("cached_tokens")):
             continue
         prompt = read_int(usage.get("prompt_tokens", usage.get("input_tokens")))
         cached = num_cached_tokens if prompt is None else min(num_cached_tokens, prompt)
+        cached = max(cached, 0)
         changed = {**details, "cached_tokens": encode_value(cached)}
         return {**usage, name: Raw(write_members(changed))}
     return None
@@ -100,7 +101,7 @@ def _patch_cache_read(usage: Members, num_cached_tokens: int) -> Members | None:
     if before is None or fresh is None:
         return None
     prompt = before + fresh
-    cached = min(num_cached_tokens, prompt)
+    cached = max(0, min(num_cached_tokens, prompt))
     return {
         **usage,
         "input_tokens": encode_value(prompt - cached),

@@ -25,8 +25,8 @@ from transload_router.core.bodies.members import (
     append_member,
     encode_value,
     is_unset,
-    read_items,
     read_int,
+    read_items,
     read_object,
     read_str,
     write_members,
@@ -61,11 +61,14 @@ _SAMPLING_DROPS = frozenset(
         "stream_interval",
         "stream_options",
         "top_logprobs",
+        "trace_decode_token_ids",
         "use_beam_search",
     }
 )
 
 LocalRule = Callable[[Members], str | None]
+
+_LIST_OF_PROMPTS = re.compile(rb"\[\s*[\[\"]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,10 +124,25 @@ def _several_choices(members: Members) -> str | None:
 def _several_prompts(members: Members) -> str | None:
     """One handoff, one prompt; token ids are a flat array of numbers."""
     prompt = members.get("prompt")
-    if prompt is None or not re.match(rb"\[\s*[\[\"]", bytes(prompt)[:64]):
+    if prompt is None or not _LIST_OF_PROMPTS.match(prompt):
         return None
     items = read_items(prompt)
     return None if items is not None and len(items) == 1 else "several_prompts"
+
+
+def _truncated_to_fit(members: Members) -> str | None:
+    """Cutting the prompt to what the context leaves reads the length keys, and the legs' differ.
+
+    In vLLM 0.32.0 the cut (`renderers/params.py:max_truncation_tokens`) depends on whether a
+    length is given at all, before that on its value. A cut to a number of tokens is the same
+    on both legs.
+    """
+    length = members.get("truncate_prompt_tokens")
+    kept = read_int(length)
+    if not is_unset(length) and (kept is None or kept < 0):
+        return "truncation"
+    mode = members.get("truncation")
+    return None if is_unset(mode) or read_str(mode) == "disabled" else "truncation"
 
 
 def _no_tokens_asked(members: Members) -> str | None:
@@ -138,7 +156,10 @@ def _server_tools(own_types: frozenset[str]) -> LocalRule:
         tools = members.get("tools")
         if is_unset(tools) or tools is None:
             return None
-        for tool in read_items(tools) or ():
+        items = read_items(tools)
+        if items is None:
+            return "server_tools"
+        for tool in items:
             fields = read_object(tool) or {}
             if "type" in fields and read_str(fields["type"]) not in own_types:
                 return "server_tools"
@@ -169,7 +190,12 @@ CHAT = Endpoint(
     if_present={"stream": _FALSE, "n": _ONE},
     drops=_SAMPLING_DROPS | {"return_token_offsets"},
     side_doors=(("vllm_xargs",),),
-    local_rules=(_several_choices, _PROMPT_RESULTS, _asks_for("use_beam_search")),
+    local_rules=(
+        _several_choices,
+        _PROMPT_RESULTS,
+        _asks_for("use_beam_search"),
+        _truncated_to_fit,
+    ),
     length_members=("max_completion_tokens", "max_tokens"),
 )
 COMPLETIONS = Endpoint(
@@ -186,6 +212,7 @@ COMPLETIONS = Endpoint(
         _PROMPT_RESULTS,
         _asks_for("use_beam_search", "prompt_embeds"),
         _no_tokens_asked,
+        _truncated_to_fit,
     ),
 )
 RESPONSES = Endpoint(
@@ -199,6 +226,7 @@ RESPONSES = Endpoint(
     local_rules=(
         _asks_for("previous_response_id", "background"),
         _server_tools(frozenset({"function", "custom"})),
+        _truncated_to_fit,
     ),
     length_members=("max_output_tokens",),
 )
@@ -223,7 +251,13 @@ GENERATE = Endpoint(
     sampling="sampling_params",
     side_doors=(("sampling_params", "extra_args"),),
     local_rules=(
-        _within("sampling_params", _several_choices, _PROMPT_RESULTS, _asks_for("best_of")),
+        _within(
+            "sampling_params",
+            _several_choices,
+            _PROMPT_RESULTS,
+            # Decode would read the prompt itself and leave the handoff alone.
+            _asks_for("skip_reading_prefix_cache"),
+        ),
     ),
 )
 
@@ -269,6 +303,10 @@ def decode_body(body: bytes, handoff: bytes | None) -> bytes:
     return body if handoff is None else append_member(body, HANDOFF_MEMBER, handoff)
 
 
+# Paths outside the table may lead to any of its endpoints (`/invocations`).
+_ALL_DOORS = tuple(dict.fromkeys(door for row in ENDPOINTS.values() for door in row.side_doors))
+
+
 def strip_transfer(endpoint: Endpoint | None, members: Members) -> Members | None:
     """What a client may not set, taken out.
 
@@ -276,7 +314,7 @@ def strip_transfer(endpoint: Endpoint | None, members: Members) -> Members | Non
         The remaining members, or None where there was nothing to take out (the common case,
         in which the client's bytes stay as they are).
     """
-    doors = endpoint.side_doors if endpoint else (("vllm_xargs",),)
+    doors = endpoint.side_doors if endpoint else _ALL_DOORS
     cleaned = _without(members, TRANSFER_MEMBERS)
     for door in doors:
         current = members if cleaned is None else cleaned

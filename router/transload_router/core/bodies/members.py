@@ -6,7 +6,9 @@ brace of the client's own text. So 64-bit integers, number spellings, key order 
 members survive by construction.
 
 Engines read bodies with Python's `json`, which takes more than RFC 8259: `NaN`, lone surrogates.
-What `json` takes is not refused here: `read_members` falls back to it.
+What `json` takes in UTF-8 text is not refused here: `read_members` falls back to it. UTF-16, UTF-32
+and a byte order mark, which `json` takes from bytes, are refused: a body that the router cannot
+read must not reach an engine that can.
 """
 
 import json
@@ -108,9 +110,9 @@ def append_member(body: bytes, name: str, value: bytes) -> bytes:
         value: Raw JSON.
     """
     end = body.rindex(b"}")
-    head = body[:end].rstrip()
-    comma = b"" if head.endswith(b"{") else b","
-    return b"".join((head, comma, b'"', name.encode(), b'":', value, body[end:]))
+    is_empty = body[:end].strip() == b"{"
+    comma = b"" if is_empty else b","
+    return b"".join((body[:end], comma, b'"', name.encode(), b'":', value, body[end:]))
 
 
 def read_items(raw: Raw) -> list[Raw] | None:

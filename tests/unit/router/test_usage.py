@@ -1,0 +1,161 @@
+"""Cached-token counts: replaced where they stand, and nothing else touched."""
+
+import json
+
+import pytest
+
+from transload_router.core.bodies.members import read_members
+from transload_router.core.usage import is_carried, patch_answer, patch_event, read_cached_tokens
+
+# Answers as engines write them, with %d for the figures that may change.
+CHAT = (
+    b'{"id":"c","choices":[{"message":{"content":"\\u00e9 \\"cached_tokens\\":7"},"x":1e999}],'
+    b'"usage":{"prompt_tokens":100,"total_tokens":110,"completion_tokens":10,'
+    b'"prompt_tokens_details":{"cached_tokens":%d,"multimodal_tokens":null}},"x":1.0}'
+)
+RESPONSE = (
+    b'{"id":"r","metadata":{"cached_tokens":"100","usage":"cached_tokens"},'
+    b'"usage":{"input_tokens":100,"input_tokens_details":{"cached_tokens":%d},"output_tokens":5,'
+    b'"total_tokens":105}}'
+)
+COMPLETED = b'{"type":"response.completed","sequence_number":7,"response":' + RESPONSE + b"}"
+MESSAGE = (
+    b'{"id":"m","type":"message","content":[{"type":"text","text":"cache_read_input_tokens"}],'
+    b'"usage":{"input_tokens":%d,"output_tokens":5,"cache_read_input_tokens":%d}}'
+)
+MESSAGE_START = b'{"type":"message_start","message":' + MESSAGE + b"}"
+MESSAGE_DELTA = (
+    b'{"type":"message_delta","delta":{"stop_reason":"end_turn"},'
+    b'"usage":{"input_tokens":%d,"output_tokens":5,"cache_read_input_tokens":%d}}'
+)
+CHUNK = (
+    b'{"object":"chat.completion.chunk","choices":[],"usage":{"prompt_tokens":100,'
+    b'"total_tokens":110,"prompt_tokens_details":{"cached_tokens":%d}}}'
+)
+
+
+@pytest.mark.parametrize("shape", [CHAT, RESPONSE, COMPLETED, CHUNK])
+@pytest.mark.parametrize(("found", "said"), [(0, 0), (48, 48), (100, 100), (101, 100), (-1, 0)])
+def test_details(shape: bytes, found: int, said: int) -> None:
+    assert patch_answer(shape % 99, found) == shape % said
+
+
+@pytest.mark.parametrize("shape", [MESSAGE, MESSAGE_START, MESSAGE_DELTA])
+@pytest.mark.parametrize(("found", "said"), [(0, 0), (48, 48), (100, 100), (101, 100), (-1, 0)])
+def test_cache_read(shape: bytes, found: int, said: int) -> None:
+    """The sum of both figures is the prompt, and stays."""
+    assert patch_answer(shape % (1, 99), found) == shape % (100 - said, said)
+
+
+def test_cache_creation_stays() -> None:
+    body = (
+        b'{"usage":{"input_tokens":%d,"cache_creation_input_tokens":20,'
+        b'"cache_read_input_tokens":%d}}'
+    )
+    assert patch_answer(body % (1, 79), 0) == body % (80, 0)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"usage":{"prompt_tokens":100,"total_tokens":110}}',
+        b'{"usage":{"prompt_tokens":100,"prompt_tokens_details":null}}',
+        b'{"usage":{"prompt_tokens":100,"prompt_tokens_details":{}}}',
+        # Engines that do not report it say null beside other details.
+        b'{"usage":{"prompt_tokens_details":{"cached_tokens":null,"multimodal_tokens":{"image":9}}}}',
+        b'{"usage":null,"note":"cached_tokens"}',
+        b'{"usage":[],"note":"cached_tokens"}',
+        b'{"note":"cached_tokens"}',
+        b'{"usage":{"input_tokens":5,"cache_read_input_tokens":null}}',
+        b'{"usage":{"output_tokens":5},"text":"cache_read_input_tokens"}',
+        b'{"response":{"usage":null,"note":"cached_tokens"}}',
+        b'{"response":"cached_tokens"}',
+        b'{"choices":[{"delta":{"content":"\\"usage\\":{\\"cached_tokens\\":5}"}}]}',
+        b'{"choices":[{"usage":{"prompt_tokens_details":{"cached_tokens":5}}}]}',
+        b'{"metadata":{"usage":{"prompt_tokens_details":{"cached_tokens":5}}}}',
+        b'{"delta":{"arguments":{"cached_tokens":5}}}',
+        b'["cached_tokens"]',
+        b"cached_tokens",
+        b"[DONE]",
+        b"",
+        b'{"usage":{"prompt_tokens_details":{"cached_tokens":5}',
+    ],
+)
+def test_absent_stays_absent(body: bytes) -> None:
+    assert patch_answer(body, 3) is body
+    event = b"event: e\ndata: " + body + b"\n\n"
+    assert patch_event(event, 3) == event
+
+
+def test_lookalikes_beside_the_real_one() -> None:
+    body = (
+        b'{"tools":[{"usage":{"prompt_tokens_details":{"cached_tokens":5}}}],'
+        b'"cached_tokens":5,"usage":{"prompt_tokens":9,"cached_tokens":5,'
+        b'"prompt_tokens_details":{"cached_tokens":5,"nested":{"cached_tokens":5}}}}'
+    )
+    expected = body.replace(
+        b'"prompt_tokens_details":{"cached_tokens":5,"n',
+        b'"prompt_tokens_details":{"cached_tokens":3,"n',
+    )
+    assert patch_answer(body, 3) == expected
+
+
+def test_spaces_between_members_may_go_values_stay() -> None:
+    body = b'{ "a" : [ 1 , 1e999 ] , "usage" : {"prompt_tokens_details": {"cached_tokens": 5 } } }'
+    patched = patch_answer(body, 3)
+    assert b"[ 1 , 1e999 ]" in patched
+    assert json.loads(patched)["usage"] == {"prompt_tokens_details": {"cached_tokens": 3}}
+
+
+@pytest.mark.parametrize("end", [b"\n\n", b"\r\n\r\n", b"\r\r"])
+@pytest.mark.parametrize(
+    "prefix", [b"data: ", b"data:", b"event: message_delta\ndata: ", b": c\ndata: "]
+)
+def test_events(end: bytes, prefix: bytes) -> None:
+    for before, after in (
+        (CHUNK % 99, CHUNK % 3),
+        (COMPLETED % 99, COMPLETED % 3),
+        (MESSAGE_DELTA % (1, 99), MESSAGE_DELTA % (97, 3)),
+        (MESSAGE_START % (1, 99), MESSAGE_START % (97, 3)),
+    ):
+        assert patch_event(prefix + before + end, 3) == prefix + after + end
+
+
+def test_done_and_comments() -> None:
+    for event in (b"data: [DONE]\n\n", b": cached_tokens\n\n", b"\n\n", b""):
+        assert patch_event(event, 3) == event
+
+
+@pytest.mark.parametrize(
+    ("handoff", "carried"),
+    [
+        (None, False),
+        (b"{}", False),
+        (b'{"remote_prefill_cached_tokens":null}', False),
+        (b'{"remote_prefill_cached_tokens":0}', True),
+        (b'{"remote_prefill_cached_tokens":256}', True),
+        (b'{"remote_host":"remote_prefill_cached_tokens"}', False),
+        (b'{"nested":{"remote_prefill_cached_tokens":1}}', False),
+        (b"[]", False),
+    ],
+)
+def test_carried(handoff: bytes | None, carried: bool) -> None:
+    assert is_carried(handoff) is carried
+
+
+@pytest.mark.parametrize(
+    ("answer", "cached"),
+    [
+        (CHAT % 48, 48),
+        (RESPONSE % 0, 0),
+        (MESSAGE % (52, 48), 48),
+        (b'{"usage":{"prompt_tokens":100}}', None),
+        (b'{"usage":{"prompt_tokens_details":null}}', None),
+        (b'{"usage":{"prompt_tokens_details":{"cached_tokens":null}}}', None),
+        (b'{"usage":null}', None),
+        (b'{"cached_tokens":5}', None),
+        (b"{}", None),
+    ],
+)
+def test_read(answer: bytes, cached: int | None) -> None:
+    assert read_cached_tokens(read_members(answer)) == cached
