@@ -187,7 +187,7 @@ def start_router(stack: ExitStack, name: str, out: pathlib.Path) -> Contender:
     return Contender(
         name=name,
         version=importlib.metadata.version(name) if is_ours else VLLM_ROUTER_VERSION,
-        command=" ".join([name, *arguments("http://PREFILL", "http://DECODE", port)]),
+        command=" ".join([name, *made]),
         url=f"http://127.0.0.1:{port}",
         pid=process.pid,
         prefill_port=prefill_port,

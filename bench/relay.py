@@ -24,36 +24,32 @@ import importlib.metadata
 import os
 import pathlib
 import platform
-import statistics
 import subprocess
 import sys
 import time
 from contextlib import ExitStack
-from typing import Literal
 
 import msgspec
 
 import contenders
 import cputime
 from contenders import BenchError, Contender
+from figures import (
+    FEWEST_REPEATS,
+    KINDS,
+    NAMES,
+    Cell,
+    Sample,
+    Verdict,
+    compare,
+    summarise,
+    table,
+    verdict_line,
+)
 from load import Plan, Report
 from mock_engine import STEP_S, Stats
 
 BENCH = pathlib.Path(__file__).parent
-NAMES = ("transload", "vllm-router", "direct")
-OURS, THEIRS = NAMES[:2]
-TARGET_CONNECTIONS = 64
-Kind = Literal["plain", "paced", "unpaced"]
-KINDS: tuple[Kind, ...] = ("plain", "paced", "unpaced")
-# Ours over vllm-router's, at most, at 64 connections: per request, and per event of a stream.
-TARGETS: dict[Kind, float] = {"plain": 0.70, "paced": 0.50, "unpaced": 0.50}
-# Table's title, what is counted, and from microseconds to the title's unit.
-TITLES: dict[Kind, tuple[str, str, float]] = {
-    "plain": ("per request, not streamed (us)", "requests", 1.0),
-    "paced": ("per 100,000 events, one per stream every 10 ms (s)", "events", 0.1),
-    "unpaced": ("per 100,000 events, as fast as they come (s)", "events", 0.1),
-}
-FEWEST_REPEATS = 5
 BATCH_TIMEOUT_S = 120.0
 
 
@@ -69,68 +65,6 @@ class Sizes(msgspec.Struct, frozen=True):
 
 
 QUICK = Sizes(requests=300, paced_tokens=40, unpaced_tokens=200, idle_s=0.5)
-
-
-class Sample(msgspec.Struct):
-    """One batch through one contender."""
-
-    cpu_s: float
-    requests: int
-    events: int
-    reads: int
-    wall_s: float
-    latency_p50_s: float
-    latency_p99_s: float
-    load_average: float
-
-    def count(self, kind: Kind) -> int:
-        """What the batch's cost is divided by: requests, or events of streams."""
-        return self.requests if kind == "plain" else self.events
-
-    def cost_us(self, kind: Kind) -> float:
-        """CPU microseconds per request or event."""
-        return self.cpu_s * 1e6 / self.count(kind)
-
-
-class Summary(msgspec.Struct):
-    """The repeats of one contender in one cell, in CPU microseconds per request or event."""
-
-    median_us: float
-    min_us: float
-    max_us: float
-    per_wall_s: float
-    latency_p50_s: float
-    latency_p99_s: float
-    events_per_read: float
-
-
-class Cell(msgspec.Struct):
-    """One kind of batch: its plan and what each contender took for it."""
-
-    kind: Kind
-    connections: int
-    requests: int
-    tokens: int
-    samples: dict[str, list[Sample]] = {}
-    summaries: dict[str, Summary] = {}
-
-
-class Verdict(msgspec.Struct):
-    """Ours over vllm-router's in one cell; the limit is None where no target is set."""
-
-    kind: Kind
-    connections: int
-    ratio: float
-    min_ratio: float
-    max_ratio: float
-    limit: float | None
-
-    @property
-    def word(self) -> str:
-        """Pass or miss, empty without a target."""
-        if self.limit is None:
-            return ""
-        return "pass" if self.ratio <= self.limit else "miss"
 
 
 def plan_cells(connections: list[int], sizes: Sizes) -> list[Cell]:
@@ -237,37 +171,6 @@ def measure(contender: Contender, cell: Cell, first_seed: int) -> Sample:
     )
 
 
-def summarise(samples: list[Sample], kind: Kind) -> Summary:
-    """Medians over the repeats."""
-    costs = [sample.cost_us(kind) for sample in samples]
-    rates = [sample.count(kind) / sample.wall_s for sample in samples]
-    return Summary(
-        median_us=statistics.median(costs),
-        min_us=min(costs),
-        max_us=max(costs),
-        per_wall_s=statistics.median(rates),
-        latency_p50_s=statistics.median(sample.latency_p50_s for sample in samples),
-        latency_p99_s=statistics.median(sample.latency_p99_s for sample in samples),
-        events_per_read=statistics.median(sample.events / sample.reads for sample in samples),
-    )
-
-
-def compare(cell: Cell) -> Verdict | None:
-    """The ratio of the medians, and the lowest and highest ratio within one repeat."""
-    if OURS not in cell.samples or THEIRS not in cell.samples:
-        return None
-    pairs = zip(cell.samples[OURS], cell.samples[THEIRS], strict=True)
-    ratios = [ours.cost_us(cell.kind) / theirs.cost_us(cell.kind) for ours, theirs in pairs]
-    return Verdict(
-        kind=cell.kind,
-        connections=cell.connections,
-        ratio=cell.summaries[OURS].median_us / cell.summaries[THEIRS].median_us,
-        min_ratio=min(ratios),
-        max_ratio=max(ratios),
-        limit=TARGETS[cell.kind] if cell.connections == TARGET_CONNECTIONS else None,
-    )
-
-
 def run_cells(cells: list[Cell], field: list[Contender], repeats: int) -> None:
     """Fill the cells: all contenders in turn, `repeats` times per cell."""
     seeds = 1
@@ -292,40 +195,6 @@ def idle_cpu(field: list[Contender], idle_s: float) -> dict[str, float]:
     before = {contender.name: cpu_s_of(contender) for contender in field}
     time.sleep(idle_s)
     return {each.name: (cpu_s_of(each) - before[each.name]) / idle_s for each in field}
-
-
-def table(cells: list[Cell], kind: Kind) -> list[str]:
-    """The lines of one table."""
-    title, what, scale = TITLES[kind]
-    layout = "{:>5} {:<12} {:>8} {:>15} {:>11} {:>8} {:>8}"
-    head = layout.format("conns", "contender", "median", "min-max", f"{what}/s", "p50 ms", "p99 ms")
-    lines = [f"router CPU {title}", head if kind == "plain" else f"{head} events/read"]
-    for cell in cells:
-        for name, each in cell.summaries.items():
-            line = layout.format(
-                cell.connections,
-                name,
-                f"{each.median_us * scale:.2f}",
-                f"{each.min_us * scale:.2f}-{each.max_us * scale:.2f}",
-                f"{each.per_wall_s:.0f}",
-                f"{each.latency_p50_s * 1e3:.1f}",
-                f"{each.latency_p99_s * 1e3:.1f}",
-            )
-            lines.append(line if kind == "plain" else f"{line} {each.events_per_read:>11.2f}")
-    return lines
-
-
-def verdict_line(verdict: Verdict, repeats: int) -> str:
-    """One ratio as text; fewer repeats than five decide nothing."""
-    what = "request" if verdict.kind == "plain" else f"event ({verdict.kind})"
-    line = (
-        f"{OURS} / {THEIRS}, CPU per {what} at {verdict.connections} connections: "
-        f"{verdict.ratio:.2f} ({verdict.min_ratio:.2f}-{verdict.max_ratio:.2f})"
-    )
-    if verdict.limit is not None:
-        line += f"  target <= {verdict.limit:.2f}: {verdict.word}"
-        line += "" if repeats >= FEWEST_REPEATS else f" (provisional: {repeats} repeats)"
-    return line
 
 
 def cpu_model() -> str:

@@ -14,6 +14,7 @@ import pytest
 
 import contenders
 import cputime
+import figures
 import load
 import mock_engine
 import relay
@@ -210,20 +211,20 @@ def test_a_direct_batch_has_no_handoff() -> None:
     assert relay.fault_of_legs([Stats()], [Stats(decode_legs=2)], requests=2) is not None
 
 
-def sample(cpu_s: float) -> relay.Sample:
-    return relay.Sample(cpu_s, 100, 10_000, 10_000, 2.0, 0.01, 0.02, 0.5)
+def sample(cpu_s: float) -> figures.Sample:
+    return figures.Sample(cpu_s, 100, 10_000, 10_000, 2.0, 0.01, 0.02, 0.5)
 
 
 def cell(
-    kind: relay.Kind, ours: list[float], theirs: list[float], connections: int = 64
-) -> relay.Cell:
-    made = relay.Cell(kind, connections, 100, 99)
+    kind: figures.Kind, ours: list[float], theirs: list[float], connections: int = 64
+) -> figures.Cell:
+    made = figures.Cell(kind, connections, 100, 99)
     made.samples = {
-        relay.OURS: [sample(cpu_s) for cpu_s in ours],
-        relay.THEIRS: [sample(cpu_s) for cpu_s in theirs],
+        figures.OURS: [sample(cpu_s) for cpu_s in ours],
+        figures.THEIRS: [sample(cpu_s) for cpu_s in theirs],
     }
     made.summaries = {
-        name: relay.summarise(samples, kind) for name, samples in made.samples.items()
+        name: figures.summarise(samples, kind) for name, samples in made.samples.items()
     }
     return made
 
@@ -240,10 +241,10 @@ def cell(
     ],
 )
 def test_the_verdict_is_of_the_medians(
-    kind: relay.Kind, ours: float, connections: int, word: str
+    kind: figures.Kind, ours: float, connections: int, word: str
 ) -> None:
     made = cell(kind, [ours, 0.01, 9.0], [1.0, 0.5, 2.0], connections)
-    verdict = relay.compare(made)
+    verdict = figures.compare(made)
     assert verdict is not None
     assert (round(verdict.ratio, 9), verdict.word) == (ours, word)
     assert (verdict.min_ratio, verdict.max_ratio) == (0.02, 4.5)
@@ -251,15 +252,15 @@ def test_the_verdict_is_of_the_medians(
 
 def test_the_report_reads() -> None:
     made = cell("paced", [0.2, 0.4, 0.3], [1.0, 1.1, 0.9])
-    assert relay.table([made], "paced") == [
+    assert figures.table([made], "paced") == [
         "router CPU per 100,000 events, one per stream every 10 ms (s)",
         "conns contender      median         min-max    events/s   p50 ms   p99 ms events/read",
         "   64 transload        3.00       2.00-4.00        5000     10.0     20.0        1.00",
         "   64 vllm-router     10.00      9.00-11.00        5000     10.0     20.0        1.00",
     ]
-    verdict = relay.compare(made)
+    verdict = figures.compare(made)
     assert verdict is not None
-    assert relay.verdict_line(verdict, repeats=3) == (
+    assert figures.verdict_line(verdict, repeats=3) == (
         "transload / vllm-router, CPU per event (paced) at 64 connections: 0.30 (0.20-0.36)"
         "  target <= 0.50: pass (provisional: 3 repeats)"
     )
@@ -267,8 +268,8 @@ def test_the_report_reads() -> None:
 
 def test_without_both_routers_there_is_no_verdict() -> None:
     made = cell("plain", [1.0], [1.0])
-    del made.samples[relay.OURS]
-    assert relay.compare(made) is None
+    del made.samples[figures.OURS]
+    assert figures.compare(made) is None
 
 
 def test_a_broken_run_is_told_by_its_status(
