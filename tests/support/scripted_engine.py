@@ -8,6 +8,7 @@ A raw HTTP/1.1 server on a free loopback port. Each request becomes an `Exchange
 import asyncio
 import contextlib
 import enum
+import json
 import socket
 import struct
 from collections import deque
@@ -65,7 +66,7 @@ class Request:
 
     def json(self) -> Any:
         """The body as Python reads it."""
-        return msgspec.json.decode(self.body)
+        return json.loads(self.body)
 
 
 class Exchange:
@@ -150,6 +151,7 @@ class _Connection(asyncio.Protocol):
         self._task: asyncio.Task[None] | None = None
         self.lost = asyncio.Event()
         self.lost_at = 0.0
+        self.eof = asyncio.Event()
         self.can_write = asyncio.Event()
         self.num_requests = 0
 
@@ -182,6 +184,11 @@ class _Connection(asyncio.Protocol):
         except httptools.HttpParserError as error:
             self._engine.protocol_errors.append(f"{error}: {data[:200]!r}")
             self.transport.abort()
+
+    def eof_received(self) -> bool:
+        """Hang up, as uvicorn does; True keeps the sending half open."""
+        self.eof.set()
+        return self._engine.finishes_after_eof
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.lost_at = asyncio.get_running_loop().time()
@@ -251,7 +258,7 @@ def _classify(request: Request) -> Request:
     raw = bytes(members.get("kv_transfer_params", b"null"))
     if raw == b"null":
         return request
-    params = msgspec.json.decode(raw)
+    params = json.loads(raw)
     request.handoff = raw
     if isinstance(params, dict) and params.get("do_remote_decode"):
         request.leg = Leg.PREFILL
@@ -277,6 +284,7 @@ class ScriptedEngine:
         by_leg: Plays a leg's requests; before `always`, behind `script`.
         by_path: Plays a path's requests, probes too; before everything else.
         exchanges: All requests in order.
+        finishes_after_eof: Whether a client's half-close leaves the answer under way.
         on_connect: Called with each new connection.
         on_headers: Called when a request's head is complete, its body not yet read.
     """
@@ -292,6 +300,7 @@ class ScriptedEngine:
     connections: list[_Connection] = field(default_factory=list)
     protocol_errors: list[str] = field(default_factory=list)
     behaviour_errors: list[BaseException] = field(default_factory=list)
+    finishes_after_eof: bool = False
     on_connect: Callable[[_Connection], None] | None = None
     on_headers: Callable[[_Connection], None] | None = None
     bytes_received: int = 0
@@ -381,6 +390,7 @@ class ScriptedEngine:
         self.by_path.clear()
         self.exchanges.clear()
         self.always = self.on_connect = self.on_headers = None
+        self.finishes_after_eof = False
         self.bytes_received = 0
         self.connections = [one for one in self.connections if not one.lost.is_set()]
 

@@ -1,6 +1,8 @@
 """What the router asks of engines besides its clients' requests: health, models, a handoff."""
 
+import functools
 import re
+import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -47,11 +49,19 @@ class EngineGauges:
     num_loaded_tokens: float | None
 
 
+@functools.cache
+def _tls_context() -> ssl.SSLContext:
+    """The system's certificates; reading them takes 50 ms, so once a process."""
+    return ssl.create_default_context()
+
+
 class Prober:
     """Asks engines; one per event loop. Close it when done."""
 
     def __init__(self, timeout_s: float) -> None:
-        self._client = httpx.AsyncClient(timeout=timeout_s, trust_env=False)
+        self._client = httpx.AsyncClient(
+            timeout=timeout_s, trust_env=False, verify=_tls_context()
+        )
 
     async def close(self) -> None:
         """Close its connections."""
