@@ -1,6 +1,7 @@
 """The `transload` command: `serve` and `check-config`."""
 
 import asyncio
+import gc
 import logging
 import socket
 import sys
@@ -51,6 +52,7 @@ def _serve(settings: Settings) -> int:
     import uvloop
 
     from transload_router.app import create_app
+    from transload_router.app.line import Line
     from transload_router.io.tcp import watch_peer
 
     logging.basicConfig(
@@ -68,14 +70,18 @@ def _serve(settings: Settings) -> int:
     config = uvicorn.Config(
         create_app(settings),
         loop="uvloop",
-        http="httptools",
+        http=Line,
         ws="none",
         lifespan="on",
         log_config=None,
         access_log=False,
+        proxy_headers=False,
         server_header=False,
     )
     server = uvicorn.Server(config)
+    # What is loaded by now lives as long as the process: full collections need not visit it.
+    gc.collect()
+    gc.freeze()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(server.serve(sockets=[sock]))
     return 0 if server.started else 1

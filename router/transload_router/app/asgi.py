@@ -15,7 +15,6 @@ from transload_router.app.answers import error_body, error_headers
 from transload_router.app.client import (
     ClientLeft,
     ClientWatch,
-    Message,
     Receive,
     Scope,
     Send,
@@ -25,6 +24,7 @@ from transload_router.app.client import (
 )
 from transload_router.app.forward import Forward
 from transload_router.app.generate import CLIENT_LEFT_STATUS, Call
+from transload_router.app.line import CORK
 from transload_router.app.operators import add_operators_routes
 from transload_router.app.probing import Probing
 from transload_router.app.relay import CutShort
@@ -80,20 +80,19 @@ class Serving:
         self._blocked = blocked
         self._scope = scope
         self._receive = receive
-        self._asgi_send = send
+        self._send = send
         self._headers: Headers = header_list(scope)
         self._path: str = scope["path"]
         row = ENDPOINTS.get(self._path)
         self._endpoint = row if scope["method"] == "POST" else None
         self._label = row.name if row is not None else _LABELS.get(self._path, _OTHER)
-        self._has_started = False
+        self._cork = scope.get("extensions", {}).get(CORK, _nothing)
         self._model: str | None = None
 
     async def serve(self) -> None:
         """Serve the request to its end."""
         metrics = self._router.metrics
-        in_flight = metrics.in_flight.labels(self._label)
-        in_flight.inc()
+        metrics.in_flight.enter(self._label)
         status = CLIENT_LEFT_STATUS
         try:
             status = await self._dispatch()
@@ -106,9 +105,9 @@ class Serving:
             # The server closes a connection whose answer was not completed.
             log.warning("%s answer cut: %s", self._label, error)
         finally:
-            in_flight.dec()
+            metrics.in_flight.leave(self._label)
             model = self._router.model_label(self._model)
-            metrics.requests.labels(self._label, model, str(status)).inc()
+            metrics.requests.add(self._label, model, str(status))
 
     async def _dispatch(self) -> int:
         self._refuse_blocked()
@@ -130,7 +129,9 @@ class Serving:
 
     async def _generate(self, endpoint: Endpoint, body: bytes) -> int:
         target = request_target(self._scope)
-        request = read_request(self._router, endpoint, target, self._headers, body, perf_counter())
+        request = read_request(
+            self._router, endpoint, target, self._headers, body, perf_counter(), self._cork
+        )
         self._model = request.model
         with ClientWatch(self._receive) as watch:
             try:
@@ -143,7 +144,7 @@ class Serving:
                 await call.run(watch)
             finally:
                 notes = call.notes
-                self._router.metrics.paths.labels(endpoint.name, notes.path, notes.reason).inc()
+                self._router.metrics.paths.add(endpoint.name, notes.path, notes.reason)
         return call.status
 
     async def _pin(self, request: GenerateRequest) -> None:
@@ -172,7 +173,7 @@ class Serving:
                 watch.absorb()
                 return CLIENT_LEFT_STATUS
             finally:
-                router.metrics.paths.labels(self._label, "local", "one_engine").inc()
+                router.metrics.paths.add(self._label, "local", "one_engine")
         return forward.status
 
     async def _list_models(self) -> int:
@@ -191,11 +192,9 @@ class Serving:
         return status
 
     async def _answer(self, error: TransloadError) -> None:
-        """Say what went wrong, where nothing was said yet."""
+        """Say what went wrong; nothing was said yet, or it would have been a `CutShort`."""
         if not isinstance(error, EngineError):
-            self._router.metrics.errors.labels("router", error.kind, "none").inc()
-        if self._has_started:
-            return
+            self._router.metrics.errors.add("router", error.kind, "none")
         dialect = self._endpoint.dialect if self._endpoint is not None else Dialect.OPENAI
         headers = error_headers(error)
         if error.status == 413:
@@ -203,9 +202,9 @@ class Serving:
             headers.append((b"connection", b"close"))
         await relay.send_whole(self._send, error.status, headers, error_body(error, dialect))
 
-    async def _send(self, message: Message) -> None:
-        self._has_started = True
-        await self._asgi_send(message)
+
+def _nothing() -> None:
+    """Stands for a server that cannot hold a head."""
 
 
 _JSON = ((b"content-type", b"application/json"),)

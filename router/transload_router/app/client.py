@@ -1,9 +1,9 @@
 """The client's side of one request: its body, and whether it is still there."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Coroutine, MutableMapping
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, cast
 
 from transload_router.app.headers import find
 from transload_router.errors import BadRequest, BodyTooLarge
@@ -57,21 +57,22 @@ class ClientWatch:
     """Cancels the current task when the client goes, in whatever await it is.
 
     Use as a context manager around everything after the body was read; `is_gone` tells a
-    cancellation by the client from one by the server. No polling: the server's own
-    disconnect message is awaited.
+    cancellation by the client from one by the server. No polling: the server's own disconnect
+    message is awaited. The awaiting is done by hand, future by future, since a task for each
+    request costs ten times as much (25 against 2.5 microseconds on one EPYC core).
     """
 
-    __slots__ = ("_receive", "_task", "_watcher", "is_gone")
+    __slots__ = ("_receive", "_receiving", "_task", "is_gone")
 
     def __init__(self, receive: Receive) -> None:
         self.is_gone = False
         self._receive = receive
+        self._receiving: Coroutine[Any, Any, Message] | None = None
+        self._task: asyncio.Task[Any] | None = None
 
     def __enter__(self) -> Self:
-        task = asyncio.current_task()
-        assert task is not None
-        self._task = task
-        self._watcher = asyncio.get_running_loop().create_task(self._watch())
+        self._task = asyncio.current_task()
+        self._step()
         return self
 
     def __exit__(
@@ -80,13 +81,33 @@ class ClientWatch:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._watcher.cancel()
+        self._task = None
+        receiving, self._receiving = self._receiving, None
+        if receiving is not None:
+            receiving.close()
 
-    async def _watch(self) -> None:
-        while (await self._receive())["type"] != "http.disconnect":
-            pass
-        self.is_gone = True
-        self._task.cancel()
+    def _step(self, _done: object = None) -> None:
+        """Run `receive` until it waits; follow it when what it waits for is there."""
+        while self._task is not None:
+            if self._receiving is None:
+                self._receiving = cast(Coroutine[Any, Any, Message], self._receive())
+            try:
+                waits_for = self._receiving.send(None)
+            except StopIteration as end:
+                self._receiving = None
+                if end.value["type"] == "http.disconnect":
+                    self.is_gone = True
+                    self._task.cancel()
+                    return
+            else:
+                if waits_for is None:
+                    # A bare yield: the loop is asked for one pass.
+                    asyncio.get_running_loop().call_soon(self._step)
+                    return
+                # What a task does with a future that a coroutine yields to it.
+                waits_for._asyncio_future_blocking = False
+                waits_for.add_done_callback(self._step)
+                return
 
     def absorb(self) -> None:
         """Call where a CancelledError was caught: raise again unless the client has gone.
@@ -94,7 +115,7 @@ class ClientWatch:
         Raises:
             CancelledError: The server is ending, not the client.
         """
-        if not self.is_gone:
+        if not self.is_gone or self._task is None:
             raise asyncio.CancelledError
         self._task.uncancel()
 

@@ -90,7 +90,7 @@ class Forward:
                 return await self._run_on(engine, body, send)
             except EngineUnreachable as unreachable:
                 error = unreachable
-                self._router.metrics.errors.labels("decode", error.kind, engine.id).inc()
+                self._router.metrics.errors.add("decode", error.kind, engine.id)
                 self._router.note_unreachable(engine, str(error))
                 avoid |= {engine.id}
 
@@ -116,7 +116,7 @@ class Forward:
                 given.append((REQUEST_ID, client_id))
             await relay_unread(send, exchange, given)
         except CutShort:
-            self._router.metrics.errors.labels("decode", "engine_reset", engine.id).inc()
+            self._router.metrics.errors.add("decode", "engine_reset", engine.id)
             raise
         finally:
             reservation.release()

@@ -83,7 +83,7 @@ class Call:
             self._legs.end_all()
             if self._machine.handoff is not None:
                 # Only the server's own end comes here with one: the machine releases its.
-                self._router.metrics.released.labels("lease").inc()
+                self._router.metrics.released.add("lease")
 
     async def _perform(
         self, commands: list[machine.Command], watch: ClientWatch
@@ -147,7 +147,7 @@ class Call:
             raise EngineBadAnswer(engine, f"prefill's answer: {error}") from None
         raw = answer.get(HANDOFF_MEMBER)
         handoff = None if raw is None or is_unset(raw) or bytes(raw) == b"{}" else bytes(raw)
-        self._router.metrics.handoffs.labels("issued" if handoff else "missing").inc()
+        self._router.metrics.handoffs.add("issued" if handoff else "missing")
         if handoff is not None and not is_carried(handoff):
             self._cached_tokens = read_cached_tokens(answer)
         return handoff
@@ -175,7 +175,7 @@ class Call:
             self._held = relay.Held(exchange, *await exchange.read_all(limit))
         if self.notes.used_handoff and status != 400:
             self._judge(Verdict.WORKS if _is_ok(status) else Verdict.FAILS)
-        return machine.DecodeAnswered(status, self._has_other(Role.DECODE))
+        return machine.DecodeAnswered(status, not _is_ok(status) and self._has_other(Role.DECODE))
 
     def _failed(self, role: Role, error: EngineError) -> machine.Event:
         self._legs.fail(role, error)
@@ -199,10 +199,9 @@ class Call:
         try:
             await answer.relay(
                 self._send,
-                lambda: metrics.ttft.labels(endpoint).observe(
-                    perf_counter() - self._request.received
-                ),
+                lambda: metrics.ttft.observe(perf_counter() - self._request.received, endpoint),
                 metrics.chunk_times.observer(endpoint),
+                self._request.cork,
             )
         except EngineError as error:
             self._legs.fail(Role.DECODE, error)
@@ -232,7 +231,7 @@ class Call:
     async def _pass_refusal(self, _command: machine.PassRefusal) -> None:
         answer = self._begin_answer(None)
         try:
-            await answer.relay(self._send, _nothing, None)
+            await answer.relay(self._send, _nothing, _no_time)
         except EngineError as error:
             self._legs.fail(Role.PREFILL, error)
             await answer.cut(self._send, error)
@@ -240,7 +239,7 @@ class Call:
     async def _fail(self, command: machine.Fail) -> None:
         error = self._own_error(command.reason)
         if not isinstance(error, EngineError):
-            self._router.metrics.errors.labels("router", error.kind, "none").inc()
+            self._router.metrics.errors.add("router", error.kind, "none")
         self.status = error.status
         headers: Headers = error_headers(error, was_retried=command.was_retried)
         headers.extend(self.notes.headers())
@@ -276,9 +275,9 @@ class Call:
     async def _count(self, command: machine.Count) -> None:
         metrics, what = self._router.metrics, command.what
         if what in _RETRIES:
-            metrics.retries.labels(_RETRIES[what]).inc()
+            metrics.retries.add(_RETRIES[what])
         else:
-            metrics.fallbacks.labels(what).inc()
+            metrics.fallbacks.add(what)
             self.notes.fallback = what
         if what == "missing_handoff":
             self.notes.is_missing = True
@@ -292,7 +291,11 @@ def _is_ok(status: int) -> bool:
 
 
 def _nothing() -> None:
-    pass
+    """A refusal's first chunk is no token."""
+
+
+def _no_time(_seconds: float) -> None:
+    """A refusal's chunks are not timed."""
 
 
 def _cause(error: EngineError) -> machine.Cause:

@@ -1,7 +1,8 @@
 """Which headers cross the router, in both directions."""
 
-import uuid
-from collections.abc import Iterable
+import itertools
+import secrets
+from collections.abc import Iterable, Iterator
 
 from transload_router.core.types import Role
 from transload_router.io.upstream.exchange import Headers
@@ -52,6 +53,9 @@ class HeaderPolicy:
 
     def __init__(self, settings: Settings) -> None:
         self._credentials = settings.credentials
+        drops = _NOT_SENT_ON if settings.credentials == "pass" else _NOT_SENT_ON | CREDENTIALS
+        self._drops = {False: drops, True: drops | {b"accept-encoding"}}
+        self._request_ids = _unique_ids()
         self._keys: dict[Role, bytes | None] = {}
         for role, key in (
             (Role.PREFILL, settings.prefill_api_key),
@@ -73,20 +77,19 @@ class HeaderPolicy:
             reads_answer: Whether the router itself reads the answer, which must not be
                 compressed then.
         """
-        drops = _connection_options(client)
+        drops = self._drops[reads_answer]
+        named = _connection_options(client)
+        if named:
+            drops |= named
         sent = [
-            (name, value)
-            for name, value in client
-            if name not in _NOT_SENT_ON
-            and name not in drops
-            and not name.startswith(OWN_PREFIX)
-            and not (reads_answer and name == b"accept-encoding")
-            and not (self._credentials != "pass" and name in CREDENTIALS)
+            header
+            for header in client
+            if header[0] not in drops and not header[0].startswith(OWN_PREFIX)
         ]
         if self._credentials == "replace":
             sent.extend(self.probe(role))
         # Unique per attempt and leg: an engine refuses or confuses two live requests of one id.
-        sent.append((REQUEST_ID, uuid.uuid4().hex.encode()))
+        sent.append((REQUEST_ID, next(self._request_ids)))
         return sent
 
     def answer(self, upstream: Headers, *, keeps_length: bool = False) -> Headers:
@@ -96,24 +99,35 @@ class HeaderPolicy:
             upstream: As the engine sent them.
             keeps_length: Whether Content-Length stays true (a body relayed as it is).
         """
-        drops = _connection_options(upstream)
+        drops = _NOT_GIVEN_BACK if not keeps_length else _NOT_GIVEN_BACK - {b"content-length"}
+        named = _connection_options(upstream)
+        if named:
+            drops |= named
         return [
-            (name, value)
-            for name, value in upstream
-            if (name not in _NOT_GIVEN_BACK or (keeps_length and name == b"content-length"))
-            and name not in drops
-            and not name.startswith(OWN_PREFIX)
+            header
+            for header in upstream
+            if header[0] not in drops and not header[0].startswith(OWN_PREFIX)
         ]
+
+
+def _unique_ids() -> Iterator[bytes]:
+    """Ids unique over all routers and restarts: 96 random bits and a count."""
+    prefix = secrets.token_hex(12).encode()
+    return (b"%b%08x" % (prefix, number) for number in itertools.count())
 
 
 def _connection_options(headers: Iterable[tuple[bytes, bytes]]) -> frozenset[bytes]:
     """Further hop-by-hop headers, as Connection headers name them."""
-    options = [value for name, value in headers if name == b"connection"]
-    if not options or options in ([b"keep-alive"], [b"close"]):
-        return frozenset()
-    return frozenset(part.strip().lower() for value in options for part in value.split(b","))
+    named: frozenset[bytes] = frozenset()
+    for name, value in headers:
+        if name == b"connection" and value not in (b"keep-alive", b"close"):
+            named |= {part.strip().lower() for part in value.split(b",")}
+    return named
 
 
 def find(headers: Headers, name: bytes) -> bytes | None:
     """The first value of a header, or None."""
-    return next((value for key, value in headers if key == name), None)
+    for key, value in headers:
+        if key == name:
+            return value
+    return None

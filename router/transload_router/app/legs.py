@@ -123,7 +123,7 @@ class Legs:
 
     def count_error(self, role: Role, kind: str) -> None:
         """Count an error of a leg's engine."""
-        self._router.metrics.errors.labels(role.value, kind, self._legs[role].engine.id).inc()
+        self._router.metrics.errors.add(role.value, kind, self._legs[role].engine.id)
 
     def elapsed_s(self, role: Role) -> float:
         """Seconds since the leg was sent."""
@@ -141,7 +141,7 @@ class Legs:
             self._router.upstream.drop(leg.sending.connection)
         if leg.started:
             seconds = perf_counter() - leg.started
-            self._router.metrics.leg_seconds.labels(role.value, leg.engine.id).observe(seconds)
+            self._router.metrics.leg_seconds.observe(seconds, role.value, leg.engine.id)
 
     def end_all(self) -> None:
         """End every leg."""

@@ -59,7 +59,7 @@ async def _ask(router: Router, member: Member, headers: Headers) -> tuple[int, b
     except (EngineError, TimeoutError) as error:
         kind = error.kind if isinstance(error, EngineError) else "engine_timeout"
         leg = member.engine.role.value
-        router.metrics.errors.labels(leg, kind, member.engine.id).inc()
+        router.metrics.errors.add(leg, kind, member.engine.id)
         return None
 
 

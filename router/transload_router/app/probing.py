@@ -94,8 +94,7 @@ class Probing:
             log.info("engine %s is up (%s)", engine.id, served)
             if self.has_looked:
                 self._has_news.set()
-        member.models = models
-        fleet.mark_up(engine.id)
+        fleet.mark_up(engine.id, models)
 
     async def _look_at_handoffs(self) -> None:
         """Send one short prompt through each engine's handoff with one partner, as they come up."""

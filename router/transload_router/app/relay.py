@@ -35,7 +35,11 @@ class CutShort(Exception):
     """The answer cannot be completed and its form has no way to say so: close the connection."""
 
 
-@dataclass(frozen=True, slots=True)
+def _nothing() -> None:
+    pass
+
+
+@dataclass(slots=True)
 class Held:
     """An engine's answer of which nothing went to the client yet.
 
@@ -89,7 +93,8 @@ class Answer:
         self,
         send: Send,
         on_first_chunk: Callable[[], None],
-        on_interval: Callable[[float], None] | None,
+        on_interval: Callable[[float], None],
+        cork: Callable[[], None] = _nothing,
     ) -> None:
         """Send everything.
 
@@ -97,12 +102,14 @@ class Answer:
             send: ASGI.
             on_first_chunk: Called when the first bytes of an event stream have gone.
             on_interval: Called with the seconds between arrivals of an event stream.
+            cork: Called before a head whose body is at hand.
 
         Raises:
             EngineError: The engine broke off; call `cut` next.
         """
         held = self._held
         if held.is_whole:
+            cork()
             await self._send_held(send)
             return
         status = held.exchange.status
@@ -142,26 +149,30 @@ class Answer:
         send: Send,
         framer: EventFramer,
         on_first_chunk: Callable[[], None],
-        on_interval: Callable[[float], None] | None,
+        on_interval: Callable[[float], None],
     ) -> None:
-        read_chunk = self._held.exchange.read_chunk
-        cached = self._cached
+        connection, cached = self._held.exchange.connection, self._cached
+        take, push = connection.take, framer.push
         last = 0.0
-        while chunk := await read_chunk():
+        while True:
+            chunk = take()
+            if not chunk:
+                if connection.has_ended:
+                    break
+                await connection.arrival()
+                continue
             arrived = perf_counter()
-            data = framer.push(chunk)
-            if cached is not None and data:
-                data = b"".join(patch_event(event, cached) for event in split_events(data))
+            data = push(chunk)
             if data:
+                if cached is not None:
+                    data = b"".join([patch_event(event, cached) for event in split_events(data)])
                 await send({"type": "http.response.body", "body": data, "more_body": True})
             if last:
-                if on_interval is not None:
-                    on_interval(arrived - last)
+                on_interval(arrived - last)
             elif data:
                 on_first_chunk()
                 self._look_for_id(data)
-            if data or last:
-                last = arrived
+            last = arrived if data else last
         rest = framer.flush()
         if rest:
             await send({"type": "http.response.body", "body": rest, "more_body": True})

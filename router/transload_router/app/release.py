@@ -35,7 +35,7 @@ async def release_handoff(
             if router.fleet.release(engine.id) is not Verdict.MISSING:
                 released = "request"
             break
-    router.metrics.released.labels(released).inc()
+    router.metrics.released.add(released)
     if released == "lease":
         log.warning("a handoff could not be released; prefill frees its blocks by lease")
 

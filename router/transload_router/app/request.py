@@ -1,5 +1,6 @@
 """A generation request, read once: what the legs and the choice need of it."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from transload_router.app.headers import EXPLAIN, REQUEST_ID, find
@@ -40,6 +41,7 @@ class GenerateRequest:
         client_id: The client's X-Request-Id, only ever echoed.
         wants_explanation: Whether the answer's headers tell who did what.
         received: `perf_counter` when the body was whole; loops may tick in milliseconds.
+        cork: Makes an answer's head wait for its body, where the server can.
     """
 
     endpoint: Endpoint
@@ -55,6 +57,7 @@ class GenerateRequest:
     client_id: bytes | None
     wants_explanation: bool
     received: float
+    cork: Callable[[], None]
 
 
 def read_request(
@@ -64,6 +67,7 @@ def read_request(
     headers: Headers,
     body: bytes,
     received: float,
+    cork: Callable[[], None],
 ) -> GenerateRequest:
     """Read a body, strip what clients may not set, resolve the model's alias.
 
@@ -101,4 +105,5 @@ def read_request(
         client_id=find(headers, REQUEST_ID),
         wants_explanation=find(headers, EXPLAIN) == b"1",
         received=received,
+        cork=cork,
     )

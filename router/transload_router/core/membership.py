@@ -5,7 +5,6 @@ ones, so that a router can serve before its first round of probes; DOWN ones are
 """
 
 import enum
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from transload_router.core.types import Engine, Role
@@ -48,6 +47,8 @@ class Fleet:
     """All members, by id. Changes in place; never awaits."""
 
     members: dict[str, Member] = field(default_factory=dict)
+    _pools: dict[Role, list[Member]] = field(default_factory=lambda: {role: [] for role in Role})
+    _known_models: frozenset[str] = frozenset()
     _pairs: dict[tuple[str, str], Verdict] = field(default_factory=dict)
     _releases: dict[str, Verdict] = field(default_factory=dict)
 
@@ -55,6 +56,7 @@ class Fleet:
         """Add an engine; its id must be new."""
         assert engine.id not in self.members
         member = self.members[engine.id] = Member(engine)
+        self._pools[engine.role].append(member)
         return member
 
     def engine(self, engine_id: str) -> Engine:
@@ -62,20 +64,19 @@ class Fleet:
         return self.members[engine_id].engine
 
     def of_role(self, role: Role) -> list[Member]:
-        """Members of one pool, in the order they were added."""
-        return [m for m in self.members.values() if m.engine.role is role]
+        """Members of one pool, in the order they were added; not to be changed."""
+        return self._pools[role]
 
-    def candidates(self, role: Role, model: str | None, avoid: Iterable[str] = ()) -> list[Member]:
+    def candidates(
+        self, role: Role, model: str | None, avoid: frozenset[str] = frozenset()
+    ) -> list[Member]:
         """Members that may take a leg.
 
         A model that no member is known to serve rules nobody out: engines know their models
         best, and one loaded a moment ago is not known here yet.
         """
-        excluded = frozenset(avoid)
         able = [
-            m
-            for m in self.of_role(role)
-            if m.health is not Health.DOWN and m.engine.id not in excluded
+            m for m in self._pools[role] if m.health is not Health.DOWN and m.engine.id not in avoid
         ]
         if not self.is_known_model(model):
             return able
@@ -83,22 +84,25 @@ class Fleet:
 
     def is_known_model(self, model: str | None) -> bool:
         """Whether some member is known to serve it."""
-        return any(m.models is not None and model in m.models for m in self.members.values())
+        return model in self._known_models
 
     def known_models(self) -> frozenset[str]:
         """All models that members are known to serve."""
-        return frozenset().union(*(m.models or () for m in self.members.values()))
+        return self._known_models
 
     def only_model(self) -> str | None:
         """The one model that is served, or None if there are several or none known."""
-        models = self.known_models()
+        models = self._known_models
         return next(iter(models)) if len(models) == 1 else None
 
-    def mark_up(self, engine_id: str) -> None:
-        """The engine answered its probe."""
+    def mark_up(self, engine_id: str, models: frozenset[str] | None) -> None:
+        """The engine answered its probe, and listed its models if it lets us ask."""
         member = self.members[engine_id]
         member.health = Health.UP
         member.detail = ""
+        if member.models != models:
+            member.models = models
+            self._known_models = frozenset().union(*(m.models or () for m in self.members.values()))
 
     def mark_down(self, engine_id: str, detail: str) -> None:
         """The engine is not there or says so; it is not chosen until it answers again."""

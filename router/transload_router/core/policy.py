@@ -1,8 +1,9 @@
 """Which engine takes a leg."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Protocol
+
+import msgspec
 
 from transload_router.core.load import EngineLoad
 from transload_router.core.types import Engine, Role
@@ -11,16 +12,14 @@ from transload_router.core.types import Engine, Role
 Chance = Callable[[], float]
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
+class Candidate(msgspec.Struct, frozen=True, gc=False):
     """An engine that may take the leg, with its live load."""
 
     engine: Engine
     load: EngineLoad
 
 
-@dataclass(frozen=True, slots=True)
-class LegRequest:
+class LegRequest(msgspec.Struct, frozen=True, gc=False):
     """What a policy may know of a leg."""
 
     role: Role

@@ -324,7 +324,7 @@ def strip_transfer(endpoint: Endpoint | None, members: Members) -> Members | Non
 
 
 def _without(members: Members, names: tuple[str, ...]) -> Members | None:
-    if not any(name in members for name in names):
+    if members.keys().isdisjoint(names):
         return None
     return {name: raw for name, raw in members.items() if name not in names}
 

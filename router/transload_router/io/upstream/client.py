@@ -4,18 +4,19 @@ import asyncio
 import os
 import socket
 import ssl
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 from transload_router.core.types import Address, Engine
-from transload_router.errors import EngineReset, EngineUnreachable
+from transload_router.errors import EngineError, EngineReset, EngineUnreachable
 from transload_router.io.tcp import UNACKNOWLEDGED_S, watch_peer
 from transload_router.io.upstream.exchange import Connection, Exchange, Headers
 
 # uvicorn closes idle connections after 5 s (its `timeout_keep_alive`, which vLLM leaves alone);
 # a connection that is used again must be clearly younger.
 MAX_IDLE_S = 4.0
+# Younger than this a connection is taken without asking the kernel whether it was just closed:
+# no server's keep-alive is that short.
+SURELY_OPEN_S = 0.5
 # How late a timeout may fire. The sweep visits each open exchange this often: 1,500 streams
 # cost about 0.1 ms a second.
 SWEEP_INTERVAL_S = 0.1
@@ -126,30 +127,25 @@ class Upstream:
             connection = await self._connect(engine)
         sending.connection = connection
         sending.was_sent = True
-        with self._busy_while_waiting(connection):
-            connection.send(
-                request,
-                self._loop.time() + self._timeouts.header_s,
-                self._timeouts.idle_s,
-                is_head=is_head,
-            )
-            await connection.read_head()
-        address = engine.address
-        return Exchange(connection, lambda done: self._give_back(address, done))
+        timeouts = self._timeouts
+        deadline = self._loop.time() + timeouts.header_s
+        connection.send(request, deadline, timeouts.idle_s, is_head=is_head)
+        return await self._read_head(engine.address, connection)
 
-    @contextmanager
-    def _busy_while_waiting(self, connection: Connection) -> Iterator[None]:
-        """Track a connection; on any failure hang up, so that the engine stops working."""
+    async def _read_head(self, address: Address, connection: Connection) -> Exchange:
+        """Wait for the header; on a failure hang up, so that the engine stops working.
+
+        A cancelled exchange stays open and tracked: its owner may still want its answer.
+        """
         self._busy.add(connection)
         if self._sweep is None:
             self._sweep = self._loop.call_later(SWEEP_INTERVAL_S, self._check_deadlines)
         try:
-            yield
-        except BaseException as error:
-            # A cancelled exchange is its owner's to end: its answer may be on the way.
-            if not isinstance(error, asyncio.CancelledError):
-                self.drop(connection)
+            await connection.read_head()
+        except EngineError:
+            self.drop(connection)
             raise
+        return Exchange(connection, address, self._give_back)
 
     def drop(self, connection: Connection) -> None:
         """Hang up on a connection whose exchange failed or was cancelled. Idempotent."""
@@ -166,17 +162,17 @@ class Upstream:
         """
         if not connection.half_close():
             self.drop(connection)
-        address = engine.address
-        with self._busy_while_waiting(connection):
-            await connection.read_head()
-        return Exchange(connection, lambda done: self._give_back(address, done))
+        return await self._read_head(engine.address, connection)
 
     def _take_idle(self, address: Address) -> Connection | None:
         pool = self._idle.get(address)
-        oldest = self._loop.time() - MAX_IDLE_S
+        now = self._loop.time()
         while pool:
             connection = pool.pop()
-            if connection.idle_since > oldest and connection.is_quiet():
+            idle_s = now - connection.idle_since
+            if idle_s < SURELY_OPEN_S and connection.is_open:
+                return connection
+            if idle_s < MAX_IDLE_S and connection.is_quiet():
                 return connection
             connection.close()
         return None
@@ -268,9 +264,11 @@ def _request_bytes(
 ) -> list[bytes]:
     """The request, its head and body apart so that a large body is not copied."""
     lines = [f"{method} {address.base_path}{target} HTTP/1.1\r\nhost: {address.authority}".encode()]
-    lines.extend(b"%b: %b" % header for header in headers)
+    lines += [b"%b: %b" % header for header in headers]
     if body or method in ("POST", "PUT", "PATCH"):
-        lines.append(b"content-length: %d" % len(body))
-    head = b"\r\n".join(lines) + b"\r\n\r\n"
+        lines.append(b"content-length: %d\r\n\r\n" % len(body))
+    else:
+        lines.append(b"\r\n")
+    head = b"\r\n".join(lines)
     # One packet for the usual body; 16 KiB is loopback's and most networks' cheap copy.
     return [head + body] if len(body) < 16 << 10 else [head, body]

@@ -14,11 +14,12 @@ import asyncio
 import enum
 import select
 import socket
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import cast
 
 import httptools
 
+from transload_router.core.types import Address
 from transload_router.errors import (
     EngineBadAnswer,
     EngineError,
@@ -88,10 +89,11 @@ class Connection(asyncio.Protocol):
         self._waiter: asyncio.Future[None] | None = None
         self._phase = Phase.IDLE
         self._idle_timeout_s = 0.0
+        # llhttp starts over by itself after a whole answer, so one parser serves a connection.
+        self._parser = httptools.HttpResponseParser(self)
         self._begin_answer()
 
     def _begin_answer(self) -> None:
-        self._parser = httptools.HttpResponseParser(self)
         self.status = 0
         self.headers: Headers = []
         self.has_answer_byte = False
@@ -137,7 +139,7 @@ class Connection(asyncio.Protocol):
         return found
 
     def send(
-        self, parts: Iterable[bytes], deadline: float, idle_timeout_s: float, *, is_head: bool
+        self, parts: list[bytes], deadline: float, idle_timeout_s: float, *, is_head: bool
     ) -> None:
         """Write one request; the answer may be awaited from now on."""
         assert self._transport is not None
@@ -148,7 +150,10 @@ class Connection(asyncio.Protocol):
         self._skips_body = is_head
         self.deadline = deadline
         self._idle_timeout_s = idle_timeout_s
-        self._transport.writelines(list(parts))
+        if len(parts) == 1:
+            self._transport.write(parts[0])
+        else:
+            self._transport.writelines(parts)
 
     async def read_head(self) -> None:
         """Wait for status and headers.
@@ -157,23 +162,21 @@ class Connection(asyncio.Protocol):
             EngineError: Reset, silent too long, or not HTTP.
         """
         while self._phase is Phase.WAITING and self._error is None:
-            await self._wait()
+            await self.arrival()
         if self._phase is Phase.WAITING and self._error is not None:
             raise self._error
 
-    async def read_chunk(self) -> bytes:
-        """All body bytes that have come, at least one; b"" once the answer has ended.
+    def take(self) -> bytes:
+        """All body bytes that have come, b"" for none; never waits.
 
         Raises:
             EngineError: The answer broke off; everything before the break was given already.
         """
-        while not self._chunks:
-            if self._is_whole:
-                return b""
-            if self._error is not None:
-                raise self._error
-            await self._wait()
         chunks = self._chunks
+        if not chunks:
+            if self._error is not None and not self._is_whole:
+                raise self._error
+            return b""
         data = chunks[0] if len(chunks) == 1 else b"".join(chunks)
         self._chunks = []
         self._body_size = 0
@@ -183,12 +186,27 @@ class Connection(asyncio.Protocol):
             self._transport.resume_reading()
         return data
 
-    async def _wait(self) -> None:
+    @property
+    def has_ended(self) -> bool:
+        """Whether the whole answer has come (and, once `take` gives b"", was taken)."""
+        return self._is_whole
+
+    def arrival(self) -> asyncio.Future[None]:
+        """A future that is done when there may be more to take. Await it before asking again."""
         self._waiter = self._loop.create_future()
-        try:
-            await self._waiter
-        finally:
-            self._waiter = None
+        return self._waiter
+
+    async def read_chunk(self) -> bytes:
+        """All body bytes that have come, at least one; b"" once the answer has ended.
+
+        Raises:
+            EngineError: The answer broke off; everything before the break was given already.
+        """
+        while True:
+            data = self.take()
+            if data or self._is_whole:
+                return data
+            await self.arrival()
 
     def half_close(self) -> bool:
         """Tell the engine that no more comes; its answer can still be read.
@@ -226,7 +244,7 @@ class Connection(asyncio.Protocol):
         self._wake()
 
     def _wake(self) -> None:
-        waiter = self._waiter
+        waiter, self._waiter = self._waiter, None
         if waiter is not None and not waiter.done():
             waiter.set_result(None)
 
@@ -319,7 +337,7 @@ class Connection(asyncio.Protocol):
         self.deadline = 0.0
 
 
-GiveBack = Callable[[Connection], None]
+GiveBack = Callable[[Address, Connection], None]
 
 
 class Exchange:
@@ -330,13 +348,19 @@ class Exchange:
         headers: The answer's headers, names in lower case, as they came.
     """
 
-    __slots__ = ("_connection", "_give_back", "headers", "status")
+    __slots__ = ("_address", "_connection", "_give_back", "headers", "status")
 
-    def __init__(self, connection: Connection, give_back: GiveBack) -> None:
+    def __init__(self, connection: Connection, address: Address, give_back: GiveBack) -> None:
         self._connection = connection
+        self._address = address
         self._give_back = give_back
         self.status = connection.status
         self.headers = connection.headers
+
+    @property
+    def connection(self) -> Connection:
+        """For loops that cannot afford a coroutine per chunk; not valid after the end."""
+        return self._connection
 
     async def read_chunk(self) -> bytes:
         """See `Connection.read_chunk`."""
@@ -364,9 +388,9 @@ class Exchange:
 
     def release(self) -> None:
         """Keep the connection if the answer was read to its end, else close it. Idempotent."""
-        self._give_back(self._connection)
+        self._give_back(self._address, self._connection)
 
     def abort(self) -> None:
         """Hang up on the engine, which ends its work for this request. Idempotent."""
         self._connection.abort()
-        self._give_back(self._connection)
+        self._give_back(self._address, self._connection)
