@@ -71,7 +71,7 @@ _ENVIRONMENT = {
     "VLLM_SERVER_DEV_MODE": "1",
 }
 
-_SAMPLE = re.compile(r"^([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{.*\})? (\S+)$")
+_SAMPLE = re.compile(r"^(([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{.*\})?) (\S+)$")
 
 
 class EngineFailedError(RuntimeError):
@@ -167,7 +167,7 @@ class Engine:
             return True
 
     def metrics(self) -> dict[str, float]:
-        """One scrape: each sample's name with its value, summed over labels."""
+        """One scrape, as `scrape` gives it; up to one engine step old where the engine idles."""
         return scrape(self.url)
 
     def stop(self) -> None:
@@ -277,14 +277,16 @@ class Engines:
 
 
 def scrape(url: str) -> dict[str, float]:
-    """Reads ``/metrics``: each sample's name with its value, summed over labels."""
+    """Reads ``/metrics``: each name's sum over its labels, and each sample by name and labels."""
     with urllib.request.urlopen(f"{url}/metrics", timeout=30) as answer:
         text = answer.read().decode()
     values: dict[str, float] = {}
     for line in text.splitlines():
         if sample := _SAMPLE.match(line):
-            name, value = sample.groups()
+            series, name, value = sample.groups()
             values[name] = values.get(name, 0.0) + float(value)
+            if series != name:
+                values[series] = float(value)
     return values
 
 
