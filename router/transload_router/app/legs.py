@@ -103,7 +103,7 @@ class Legs:
         if connection is None:
             return None
         if leg.exchange is None:
-            leg.exchange = await self._router.upstream.finish_cancelled(leg.engine, connection)
+            leg.exchange = await self._router.upstream.finish_cancelled(connection)
         else:
             leg.exchange.half_close()
         body, is_whole = await leg.exchange.read_all(limit_bytes)
@@ -131,9 +131,9 @@ class Legs:
 
     def end(self, role: Role) -> None:
         """End a leg: its reservation goes, its connection is kept if its answer was read."""
-        leg = self._legs.pop(role, None)
-        if leg is None:
+        if role not in self._legs:
             return
+        leg = self._legs.pop(role)
         leg.reservation.release()
         if leg.exchange is not None:
             leg.exchange.release()
@@ -145,5 +145,5 @@ class Legs:
 
     def end_all(self) -> None:
         """End every leg."""
-        for role in list(self._legs):
-            self.end(role)
+        while self._legs:
+            self.end(next(iter(self._legs)))

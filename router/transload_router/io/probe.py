@@ -59,9 +59,7 @@ class Prober:
     """Asks engines; one per event loop. Close it when done."""
 
     def __init__(self, timeout_s: float) -> None:
-        self._client = httpx.AsyncClient(
-            timeout=timeout_s, trust_env=False, verify=_tls_context()
-        )
+        self._client = httpx.AsyncClient(timeout=timeout_s, trust_env=False, verify=_tls_context())
 
     async def close(self) -> None:
         """Close its connections."""

@@ -21,6 +21,7 @@ Raw = msgspec.Raw
 Members = dict[str, Raw]
 
 _DECODER = msgspec.json.Decoder(dict[str, Raw])
+_STR_DECODER = msgspec.json.Decoder(str)
 _ITEMS_DECODER = msgspec.json.Decoder(list[Raw])
 _ENCODER = msgspec.json.Encoder()
 _WHITESPACE = " \t\n\r"
@@ -137,6 +138,14 @@ def read_str(raw: Raw | None) -> str | None:
     """A JSON string's text, or None where the member is absent or no string."""
     if raw is None:
         return None
+    try:
+        return _STR_DECODER.decode(raw)
+    except msgspec.DecodeError:
+        return _read_str_leniently(raw)
+
+
+def _read_str_leniently(raw: Raw) -> str | None:
+    """What only `json` takes for a string: half a surrogate pair."""
     try:
         value = json.loads(bytes(raw))
     except (ValueError, RecursionError):

@@ -52,13 +52,29 @@ class Sending:
         self.connection: Connection | None = None
 
 
+class Pool:
+    """Idle connections to one address, the youngest last.
+
+    Attributes:
+        host_line: The request line's end and the Host header, the same in each request.
+    """
+
+    __slots__ = ("address", "base_path", "host_line", "idle")
+
+    def __init__(self, address: Address) -> None:
+        self.address = address
+        self.base_path = address.base_path
+        self.host_line = f" HTTP/1.1\r\nhost: {address.authority}"
+        self.idle: list[Connection] = []
+
+
 class Upstream:
     """Sends requests to engines. One per event loop; close it when done."""
 
     def __init__(self, timeouts: Timeouts) -> None:
         self._timeouts = timeouts
         self._loop = asyncio.get_running_loop()
-        self._idle: dict[Address, list[Connection]] = {}
+        self._pools: dict[str, Pool] = {}
         self._busy: set[Connection] = set()
         self._sweep: asyncio.TimerHandle | None = None
         self._tls: ssl.SSLContext | None = None
@@ -99,40 +115,38 @@ class Upstream:
         """
         is_owned = sending is not None
         sending = sending or Sending()
-        request = _request_bytes(engine.address, method, target, headers, body)
-        is_head = method == "HEAD"
-        try:
-            return await self._send_once(engine, request, is_head, sending)
-        except asyncio.CancelledError:
-            if not is_owned and sending.connection is not None:
-                self.drop(sending.connection)
-            raise
-        except EngineReset:
-            connection = sending.connection
-            if not may_resend or connection is None or not _was_stale(connection):
-                raise
-        return await self._send_once(engine, request, is_head, sending, fresh=True)
-
-    async def _send_once(
-        self,
-        engine: Engine,
-        request: list[bytes],
-        is_head: bool,
-        sending: Sending,
-        *,
-        fresh: bool = False,
-    ) -> Exchange:
-        connection = None if fresh else self._take_idle(engine.address)
-        if connection is None:
-            connection = await self._connect(engine)
-        sending.connection = connection
-        sending.was_sent = True
+        pool = self._pool(engine)
+        request = _request_bytes(pool, method, target, headers, body)
+        connection = self._take_idle(pool)
         timeouts = self._timeouts
-        deadline = self._loop.time() + timeouts.header_s
-        connection.send(request, deadline, timeouts.idle_s, is_head=is_head)
-        return await self._read_head(engine.address, connection)
+        try:
+            while True:
+                if connection is None:
+                    connection = await self._connect(engine, pool)
+                sending.connection = connection
+                sending.was_sent = True
+                deadline = self._loop.time() + timeouts.header_s
+                connection.send(request, deadline, timeouts.idle_s, is_head=method == "HEAD")
+                try:
+                    return await self._read_head(connection)
+                except EngineReset:
+                    if not may_resend or not _was_stale(connection):
+                        raise
+                    connection = None
+        except asyncio.CancelledError:
+            if not is_owned and connection is not None:
+                self.drop(connection)
+            raise
 
-    async def _read_head(self, address: Address, connection: Connection) -> Exchange:
+    def _pool(self, engine: Engine) -> Pool:
+        pool = self._pools.get(engine.id)
+        if pool is None or pool.address is not engine.address:
+            if pool is not None:
+                self._close_idle(pool)
+            pool = self._pools[engine.id] = Pool(engine.address)
+        return pool
+
+    async def _read_head(self, connection: Connection) -> Exchange:
         """Wait for the header; on a failure hang up, so that the engine stops working.
 
         A cancelled exchange stays open and tracked: its owner may still want its answer.
@@ -145,14 +159,14 @@ class Upstream:
         except EngineError:
             self.drop(connection)
             raise
-        return Exchange(connection, address, self._give_back)
+        return Exchange(connection, self._give_back)
 
     def drop(self, connection: Connection) -> None:
         """Hang up on a connection whose exchange failed or was cancelled. Idempotent."""
         connection.abort()
         self._busy.discard(connection)
 
-    async def finish_cancelled(self, engine: Engine, connection: Connection) -> Exchange:
+    async def finish_cancelled(self, connection: Connection) -> Exchange:
         """Half-close a cancelled exchange and wait for the answer that may be under way.
 
         The wait is the caller's to bound.
@@ -162,13 +176,12 @@ class Upstream:
         """
         if not connection.half_close():
             self.drop(connection)
-        return await self._read_head(engine.address, connection)
+        return await self._read_head(connection)
 
-    def _take_idle(self, address: Address) -> Connection | None:
-        pool = self._idle.get(address)
+    def _take_idle(self, pool: Pool) -> Connection | None:
         now = self._loop.time()
-        while pool:
-            connection = pool.pop()
+        while pool.idle:
+            connection = pool.idle.pop()
             idle_s = now - connection.idle_since
             if idle_s < SURELY_OPEN_S and connection.is_open:
                 return connection
@@ -177,12 +190,12 @@ class Upstream:
             connection.close()
         return None
 
-    async def _connect(self, engine: Engine) -> Connection:
+    async def _connect(self, engine: Engine, pool: Pool) -> Connection:
         address = engine.address
         try:
             async with asyncio.timeout(self._timeouts.connect_s):
                 _, connection = await self._loop.create_connection(
-                    lambda: Connection(engine.id, self._loop),
+                    lambda: Connection(engine.id, self._loop, pool.idle),
                     address.host,
                     address.port,
                     ssl=self._tls_context() if address.is_tls else None,
@@ -201,13 +214,13 @@ class Upstream:
             self._tls = ssl.create_default_context()
         return self._tls
 
-    def _give_back(self, address: Address, connection: Connection) -> None:
+    def _give_back(self, connection: Connection) -> None:
         if connection not in self._busy:
             return
         self._busy.discard(connection)
         if connection.can_be_kept:
             connection.idle_since = self._loop.time()
-            self._idle.setdefault(address, []).append(connection)
+            connection.idle_pool.append(connection)
         else:
             connection.abort()
 
@@ -215,24 +228,23 @@ class Upstream:
         now = self._loop.time()
         for connection in [c for c in self._busy if 0.0 < c.deadline < now]:
             connection.expire()
-        for address, pool in list(self._idle.items()):
-            self._trim(address, pool, now)
-        is_needed = self._busy or self._idle
+        is_needed = bool(self._busy)
+        for pool in self._pools.values():
+            is_needed |= _trim(pool, now)
         self._sweep = (
             self._loop.call_later(SWEEP_INTERVAL_S, self._check_deadlines) if is_needed else None
         )
 
-    def _trim(self, address: Address, pool: list[Connection], now: float) -> None:
-        """Close what has been idle too long; the oldest stand first."""
-        num_stale = 0
-        for connection in pool:
-            if connection.is_open and connection.idle_since > now - MAX_IDLE_S:
-                break
+    def forget(self, engine_id: str) -> None:
+        """Close a gone engine's idle connections; exchanges under way go on."""
+        pool = self._pools.pop(engine_id, None)
+        if pool is not None:
+            self._close_idle(pool)
+
+    def _close_idle(self, pool: Pool) -> None:
+        for connection in pool.idle:
             connection.close()
-            num_stale += 1
-        del pool[:num_stale]
-        if not pool:
-            del self._idle[address]
+        pool.idle.clear()
 
     def close(self) -> None:
         """Close all connections; exchanges under way fail with a reset."""
@@ -241,11 +253,21 @@ class Upstream:
             self._sweep = None
         for connection in self._busy:
             connection.abort()
-        for pool in self._idle.values():
-            for connection in pool:
-                connection.close()
+        for engine_id in list(self._pools):
+            self.forget(engine_id)
         self._busy.clear()
-        self._idle.clear()
+
+
+def _trim(pool: Pool, now: float) -> bool:
+    """Close what has been idle too long (the oldest stand first); whether any are left."""
+    num_stale = 0
+    for connection in pool.idle:
+        if connection.is_open and connection.idle_since > now - MAX_IDLE_S:
+            break
+        connection.close()
+        num_stale += 1
+    del pool.idle[:num_stale]
+    return bool(pool.idle)
 
 
 def _was_stale(connection: Connection) -> bool:
@@ -260,15 +282,17 @@ def _reason(error: OSError) -> str:
 
 
 def _request_bytes(
-    address: Address, method: str, target: str, headers: Headers, body: bytes
+    pool: Pool, method: str, target: str, headers: Headers, body: bytes
 ) -> list[bytes]:
     """The request, its head and body apart so that a large body is not copied."""
-    lines = [f"{method} {address.base_path}{target} HTTP/1.1\r\nhost: {address.authority}".encode()]
+    lines = [f"{method} {pool.base_path}{target}{pool.host_line}".encode()]
     lines += [b"%b: %b" % header for header in headers]
     if body or method in ("POST", "PUT", "PATCH"):
         lines.append(b"content-length: %d\r\n\r\n" % len(body))
     else:
         lines.append(b"\r\n")
-    head = b"\r\n".join(lines)
     # One packet for the usual body; 16 KiB is loopback's and most networks' cheap copy.
-    return [head + body] if len(body) < 16 << 10 else [head, body]
+    if len(body) < 16 << 10:
+        lines[-1] += body
+        return [b"\r\n".join(lines)]
+    return [b"\r\n".join(lines), body]

@@ -19,7 +19,6 @@ from typing import cast
 
 import httptools
 
-from transload_router.core.types import Address
 from transload_router.errors import (
     EngineBadAnswer,
     EngineError,
@@ -50,6 +49,7 @@ class Connection(asyncio.Protocol):
 
     Attributes:
         engine: The engine's id, for errors.
+        idle_pool: Where it waits between exchanges.
         idle_since: Loop time at which the last exchange ended.
         deadline: Loop time at which the present wait ends, 0.0 for none.
         is_reused: Whether an exchange has ended on this connection before.
@@ -74,13 +74,17 @@ class Connection(asyncio.Protocol):
         "engine",
         "has_answer_byte",
         "headers",
+        "idle_pool",
         "idle_since",
         "is_reused",
         "status",
     )
 
-    def __init__(self, engine: str, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, engine: str, loop: asyncio.AbstractEventLoop, idle_pool: list["Connection"]
+    ) -> None:
         self.engine = engine
+        self.idle_pool = idle_pool
         self.idle_since = 0.0
         self.deadline = 0.0
         self.is_reused = False
@@ -337,7 +341,7 @@ class Connection(asyncio.Protocol):
         self.deadline = 0.0
 
 
-GiveBack = Callable[[Address, Connection], None]
+GiveBack = Callable[[Connection], None]
 
 
 class Exchange:
@@ -348,11 +352,10 @@ class Exchange:
         headers: The answer's headers, names in lower case, as they came.
     """
 
-    __slots__ = ("_address", "_connection", "_give_back", "headers", "status")
+    __slots__ = ("_connection", "_give_back", "headers", "status")
 
-    def __init__(self, connection: Connection, address: Address, give_back: GiveBack) -> None:
+    def __init__(self, connection: Connection, give_back: GiveBack) -> None:
         self._connection = connection
-        self._address = address
         self._give_back = give_back
         self.status = connection.status
         self.headers = connection.headers
@@ -388,9 +391,9 @@ class Exchange:
 
     def release(self) -> None:
         """Keep the connection if the answer was read to its end, else close it. Idempotent."""
-        self._give_back(self._address, self._connection)
+        self._give_back(self._connection)
 
     def abort(self) -> None:
         """Hang up on the engine, which ends its work for this request. Idempotent."""
         self._connection.abort()
-        self._give_back(self._address, self._connection)
+        self._give_back(self._connection)
