@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
-from support.leaks import other_tasks, tcp_sockets
+from support.leaks import new_tcp_sockets, other_tasks, sockets
 
 # Finished tasks need a turn of the loop or two to leave it; a leak stays.
 _GRACE_S = 1.0
@@ -25,13 +25,11 @@ def no_leaked_sockets(request: pytest.FixtureRequest) -> Iterator[None]:
     if _shares_servers(request):
         yield
         return
-    before = tcp_sockets()
+    before = sockets()
     yield
-    left = {inode: name for inode, name in tcp_sockets().items() if inode not in before}
-    if left:
+    if new_tcp_sockets(before):
         gc.collect()
-        left = {inode: name for inode, name in tcp_sockets().items() if inode in left}
-    assert left == {}, "sockets leaked (local, remote, state)"
+    assert new_tcp_sockets(before) == {}, "sockets leaked (local, remote, state)"
 
 
 @pytest.fixture

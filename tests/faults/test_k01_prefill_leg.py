@@ -51,7 +51,6 @@ PROMPT_FIELDS: dict[str, dict[str, Any]] = {
         "instructions": "be brief",
         "tools": [{"type": "function", "name": "f", "parameters": {}}],
         "reasoning": {"effort": "low"},
-        "truncation": "auto",
     },
     "messages": {
         "system": "be brief",

@@ -90,7 +90,7 @@ async def test_missing_fails_where_the_operator_says_so(api: Api) -> None:
     "handoff",
     [
         b'{"remote_block_ids":[1,2],"a":1,"b":9223372036854775807,"c":1.50,"d":[[],[[]]]}',
-        b'{ "push" : "token" , "\\u00e4" : "\\ud83d" }',
+        b'{ "push" : "token" , "\\u00e4" : "\\ud83d\\ude9a" }',
         b'{"big":"' + b"x" * 300_000 + b'"}',
     ],
     ids=["numbers", "escapes", "300kB"],

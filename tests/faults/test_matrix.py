@@ -17,7 +17,7 @@ import pytest_asyncio
 
 from support import behaviours
 from support.expect import assert_cut_stream, assert_own_error
-from support.leaks import other_tasks, tcp_sockets
+from support.leaks import new_tcp_sockets, other_tasks, sockets
 from support.router_server import Fleet, serve_fleet
 from support.scripted_engine import Behaviour, Leg, ScriptedEngine
 from support.vllm_api import APIS, Api
@@ -104,10 +104,10 @@ class Fleets:
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def fleets() -> AsyncIterator[Fleets]:
     """The module's fleets; each starts when a row first asks for it."""
-    before = tcp_sockets()
+    before = sockets()
     async with AsyncExitStack() as stack:
         yield Fleets(stack)
-    assert tcp_sockets().keys() <= before.keys(), "sockets leaked"
+    assert new_tcp_sockets(before) == {}, "sockets leaked"
 
 
 async def break_engine(engine: ScriptedEngine, leg: Leg, fault: Fault) -> None:
