@@ -19,6 +19,7 @@ from transload_router.core import handoff as machine
 from transload_router.core.bodies.endpoints import HANDOFF_MEMBER, decode_body, prefill_body
 from transload_router.core.bodies.members import NotAnObject, is_unset, read_members
 from transload_router.core.membership import Verdict
+from transload_router.core.refusals import left_handoff_alone
 from transload_router.core.types import Role
 from transload_router.core.usage import is_carried, read_cached_tokens
 from transload_router.errors import (
@@ -104,7 +105,7 @@ class Call:
     def _was_sent(self) -> bool:
         is_prefill = self._machine.state is machine.State.PREFILLING
         leg = self._legs.get(Role.PREFILL if is_prefill else Role.DECODE)
-        return leg is not None and leg.sending.was_sent
+        return leg is not None and leg.sending.may_have_arrived
 
     async def _choose(self, command: machine.ChooseEngines) -> machine.Event:
         prefill = None
@@ -173,9 +174,14 @@ class Call:
             limit = self._router.settings.max_answer_bytes
             limit = limit if _is_ok(status) else MAX_HELD_ERROR_BYTES
             self._held = relay.Held(exchange, *await exchange.read_all(limit))
-        if self.notes.used_handoff and status != 400:
+        if self.notes.used_handoff and not 400 <= status < 500:
             self._judge(Verdict.WORKS if _is_ok(status) else Verdict.FAILS)
-        return machine.DecodeAnswered(status, not _is_ok(status) and self._has_other(Role.DECODE))
+        if _is_ok(status):
+            return machine.DecodeAnswered(status)
+        is_untouched = self.notes.used_handoff and left_handoff_alone(
+            self._request.endpoint, self._request.members, status, self._held.body
+        )
+        return machine.DecodeAnswered(status, self._has_other(Role.DECODE), is_untouched)
 
     def _failed(self, role: Role, error: EngineError) -> machine.Event:
         self._legs.fail(role, error)

@@ -5,12 +5,14 @@
 1. Both legs share one fate: the first final failure decides the answer and ends the other leg.
 2. A handoff is single-use. Before a byte of the decode request was sent it may be presented to
    another engine; after any status, reset or timeout it is consumed, and only a fresh prefill
-   gives another.
+   gives another. (An engine that refused a request without looking at its handoff has not
+   consumed it; it is released then, not presented again.)
 3. At most one retry after a leg was sent, elsewhere, and none once the client has a byte.
    Connections that failed before a byte was sent do not count against that, but are bounded.
 4. A client error (4xx) is passed on: it is never retried.
-5. An unconsumed handoff is released whatever happens. A consumed one is the decode engine's to
-   release; presenting it again could free blocks that are being read.
+5. An unconsumed handoff is released whatever happens, once. A consumed one is the decode
+   engine's to release: a second release could free blocks that are being read, and raises
+   prefill's wrong-token alarm (`vllm:nixl_num_notifications_after_expiry_total`).
 6. Nothing falls back in silence: each fallback is a `Count` command.
 
 **Theory of operation**
@@ -92,10 +94,14 @@ class PrefillFailed(msgspec.Struct, frozen=True, gc=False):
 
 
 class DecodeAnswered(msgspec.Struct, frozen=True, gc=False):
-    """Decode's status is known (and, unless it streams, its whole body); the client has no byte."""
+    """Decode's status is known (and, unless it streams, its whole body); the client has no byte.
+
+    `is_untouched`: the engine refused the request before it looked at the handoff.
+    """
 
     status: int
     has_other: bool = False
+    is_untouched: bool = False
 
 
 class DecodeFailed(msgspec.Struct, frozen=True, gc=False):
@@ -348,6 +354,11 @@ def may_go_local(m: Handoff, e: Event) -> bool:
     return m.policy.local_when_failed
 
 
+def is_untouched(_m: Handoff, e: Event) -> bool:
+    """Decode refused the request and left the handoff alone."""
+    return isinstance(e, DecodeAnswered) and e.is_untouched
+
+
 def can_retry_decode(m: Handoff, e: Event) -> bool:
     """Another engine may mend it, after a fresh prefill."""
     if isinstance(e, DecodeAnswered):
@@ -508,6 +519,7 @@ TABLE: dict[tuple[State, type], tuple[Row, ...]] = {
     (S.ABANDONING, PrefillRefused): ((always, (), S.DONE),),
     (S.ABANDONING, PrefillFailed): ((always, (), S.DONE),),
     (S.DECODING, DecodeAnswered): (
+        (is_untouched, (release, emit(RelayDecode())), S.RELAYING),
         (
             can_retry_decode,
             (count("decode_retried"), consume, spend_retry, avoid_decode, choose),

@@ -51,6 +51,12 @@ class Sending:
         self.was_sent = False
         self.connection: Connection | None = None
 
+    @property
+    def may_have_arrived(self) -> bool:
+        """Whether the whole request may be with the engine; part of one is as good as none."""
+        connection = self.connection
+        return self.was_sent and (connection is None or connection.num_unwritten_bytes == 0)
+
 
 class Pool:
     """Idle connections to one address, the youngest last.

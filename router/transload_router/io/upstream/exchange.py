@@ -122,6 +122,11 @@ class Connection(asyncio.Protocol):
         """Whether the last answer ended whole and permits another exchange."""
         return self._is_whole and self._keeps_alive and self.is_open
 
+    @property
+    def num_unwritten_bytes(self) -> int:
+        """Bytes of the request that the kernel has not taken yet; 0 once the connection is lost."""
+        return 0 if self._transport is None else self._transport.get_write_buffer_size()
+
     def is_quiet(self) -> bool:
         """Whether an idle connection is open and holds nothing unread, not even its end.
 
