@@ -302,7 +302,7 @@ def test_generate_without_sampling(nested: object) -> None:
 
 
 def test_responses_leave_nothing_behind() -> None:
-    for body in ({"background": False}, {"background": None, "store": True}, {}):
+    for body in ({"background": True}, {"background": None, "store": True}, {}):
         leg = prefill(RESPONSES, {**BASE["responses"], **body})
         assert leg["store"] is False
         assert not leg.get("background")

@@ -152,6 +152,8 @@ def test_write_keeps_raw_values() -> None:
         (b"true", None),
         (b"null", None),
         (b"[]", None),
+        (b"9" * 20, int("9" * 20)),
+        (b"9" * 21, None),
         (b"9" * 5_000, None),
     ],
 )

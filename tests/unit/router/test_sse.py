@@ -93,6 +93,17 @@ def test_memory_is_bounded() -> None:
     assert b"".join(given) + framer.flush() == chunk * len(given)
 
 
+def test_what_was_given_out_is_not_held() -> None:
+    """Only the unfinished event counts against the limit, however long the stream."""
+    framer = EventFramer()
+    event = b"data: " + b"x" * 65_536 + b"\n\n"
+    for _ in range(2 * MAX_HELD_BYTES // len(event)):
+        assert framer.push(event[:-1]) == b""
+        assert framer.push(event[-1:] + b"data") == event
+        assert framer.push(b": y\n\n") == b"data: y\n\n"
+    assert framer.flush() == b""
+
+
 @pytest.mark.parametrize(("head", "tail"), [(b"\n", b"\n"), (b"\r\n", b"\r\n"), (b"\r\n\r", b"\n")])
 def test_end_across_the_seam_of_an_event_too_long_to_hold(head: bytes, tail: bytes) -> None:
     framer = EventFramer()
