@@ -112,6 +112,10 @@ class Shell:
             return draw(
                 st.one_of(
                     st.builds(DecodeAnswered, STATUSES, st.booleans()),
+                    st.builds(DecodeAnswered, st.integers(400, 499), st.booleans(), st.just(True)),
+                    st.builds(
+                        DecodeAnswered, st.sampled_from((400, 422)), st.booleans(), st.just(True)
+                    ),
                     st.builds(DecodeFailed, st.sampled_from(CAUSES), st.booleans(), st.booleans()),
                     st.builds(ClientGone, st.booleans()),
                 )
@@ -154,8 +158,8 @@ class Shell:
                 self.is_client_gone = True
                 if state is State.DECODING:
                     self._decode_over(was_sent)
-            case DecodeAnswered():
-                self._decode_over(True)
+            case DecodeAnswered(is_untouched=is_untouched):
+                self._decode_over(True, is_untouched=is_untouched)
             case DecodeFailed(was_sent=was_sent) if state is State.DECODING:
                 self._decode_over(was_sent)
             case EnginesChosen() | DecodeEnded() | DecodeFailed():
@@ -163,10 +167,10 @@ class Shell:
             case _:
                 assert_never(event)
 
-    def _decode_over(self, was_sent: bool) -> None:
+    def _decode_over(self, was_sent: bool, *, is_untouched: bool = False) -> None:
         self.num_decodes_sent += was_sent
         self.num_unsent += not was_sent
-        if was_sent and self.presented is not None:
+        if was_sent and not is_untouched and self.presented is not None:
             self.consumed.append(self.presented)
         self.presented = None
 

@@ -268,6 +268,22 @@ SCRIPTS = (
         for status in (500, 502, 503, 504)
     ),
     script(
+        "decode refuses without a look at the handoff: release, no retry",
+        *TO_DECODE,
+        DecodeAnswered(400, has_other=True, is_untouched=True),
+        Release(H),
+        RelayDecode(),
+        DecodeEnded(),
+    ),
+    script(
+        "decode refuses unread what came without a handoff: nothing to release",
+        *LOCAL,
+        DecodeAnswered(422, has_other=True, is_untouched=True),
+        RelayDecode(),
+        DecodeEnded(),
+        wants_prefill=False,
+    ),
+    script(
         "decode says 503 and there is no other",
         *TO_DECODE,
         DecodeAnswered(503, has_other=False),
@@ -298,6 +314,23 @@ SCRIPTS = (
         DecodeAnswered(503, has_other=True),
         RelayDecode(),
         DecodeEnded(),
+    ),
+    script(
+        "decode refuses the request unread: the handoff is released, the refusal passed on",
+        *TO_DECODE,
+        DecodeAnswered(400, has_other=True, is_untouched=True),
+        Release(H),
+        RelayDecode(),
+        DecodeEnded(),
+    ),
+    script(
+        "decode refuses the request unread, the client leaves: released once",
+        *TO_DECODE,
+        DecodeAnswered(422, is_untouched=True),
+        Release(H),
+        RelayDecode(),
+        ClientGone(was_sent=True),
+        CloseDecode(),
     ),
     # Decode fails below HTTP, the client without a byte.
     script(
