@@ -268,14 +268,6 @@ SCRIPTS = (
         for status in (500, 502, 503, 504)
     ),
     script(
-        "decode refuses without a look at the handoff: release, no retry",
-        *TO_DECODE,
-        DecodeAnswered(400, has_other=True, is_untouched=True),
-        Release(H),
-        RelayDecode(),
-        DecodeEnded(),
-    ),
-    script(
         "decode refuses unread what came without a handoff: nothing to release",
         *LOCAL,
         DecodeAnswered(422, has_other=True, is_untouched=True),
