@@ -46,10 +46,10 @@ async def test_cached_tokens_are_prefills(
     assert isinstance(fleet.p.default, VllmBehaviour)
     fleet.p.default.tells_cached = tells
     fleet.p.default.cached_tokens = found
-    more = (
-        {"stream_options": {"include_usage": True}} if stream and api in (CHAT, COMPLETIONS) else {}
-    )
-    answer = await fleet.router.client.post(api.path, json=api.request(stream=stream, **more))
+    body = api.request(stream=stream)
+    if stream and api in (CHAT, COMPLETIONS):
+        body["stream_options"] = {"include_usage": True}
+    answer = await fleet.router.client.post(api.path, json=body)
     events = [data for _, data in split_stream(answer.content)] if stream else [answer.json()]
     blocks = usages(events)
     assert blocks

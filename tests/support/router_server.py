@@ -16,7 +16,9 @@ from support.scripted_engine import ScriptedEngine, running
 from support.vllm_behaviour import VllmBehaviour
 from support.waiting import until
 from transload_router.app import create_app
+from transload_router.app.line import Line
 from transload_router.core.membership import Health
+from transload_router.io.tcp import watch_peer
 from transload_router.settings import Settings
 
 # Faults become visible after these; everything else is a matter of milliseconds.
@@ -176,17 +178,20 @@ async def serve_router(settings: Settings) -> AsyncIterator[RunningRouter]:
     app = create_app(settings)
     config = uvicorn.Config(
         app,
-        http="httptools",
+        http=Line,
         ws="none",
         lifespan="on",
         access_log=False,
         log_config=None,
+        proxy_headers=False,
+        server_header=False,
         timeout_graceful_shutdown=1,
     )
     server = _Server(config)
     sock = socket.socket()
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     sock.bind(("127.0.0.1", 0))
+    watch_peer(sock, settings.client_stall_timeout_s)
     sock.listen(2048)
     sock.setblocking(False)
     port = sock.getsockname()[1]

@@ -414,11 +414,12 @@ def refused_url() -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def blackhole_url() -> Iterator[str]:
+def blackhole_url(port: int = 0) -> Iterator[str]:
     """An address whose connections are never accepted: a listener with a full backlog."""
     with contextlib.ExitStack() as stack:
         listener = stack.enter_context(socket.socket())
-        listener.bind(("127.0.0.1", 0))
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(("127.0.0.1", port))
         listener.listen(0)
         for _ in range(4):
             filler = stack.enter_context(socket.socket())

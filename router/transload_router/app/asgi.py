@@ -18,6 +18,7 @@ from transload_router.app.client import (
     Receive,
     Scope,
     Send,
+    drain_body,
     header_list,
     read_body,
     request_target,
@@ -197,10 +198,20 @@ class Serving:
             self._router.metrics.errors.add("router", error.kind, "none")
         dialect = self._endpoint.dialect if self._endpoint is not None else Dialect.OPENAI
         headers = error_headers(error)
+        body = error_body(error, dialect)
         if error.status == 413:
-            # What was not read of the body must not be taken for the next request.
-            headers.append((b"connection", b"close"))
-        await relay.send_whole(self._send, error.status, headers, error_body(error, dialect))
+            await self._refuse_upload(headers, body)
+            return
+        await relay.send_whole(self._send, error.status, headers, body)
+
+    async def _refuse_upload(self, headers: Headers, body: bytes) -> None:
+        """Answer 413 at once, then let the upload run out; only then the connection closes."""
+        # What was not read of the body must not be taken for the next request.
+        headers.extend(((b"connection", b"close"), (b"content-length", b"%d" % len(body))))
+        await self._send({"type": "http.response.start", "status": 413, "headers": headers})
+        await self._send({"type": "http.response.body", "body": body, "more_body": True})
+        await drain_body(self._receive)
+        await self._send({"type": "http.response.body", "body": b""})
 
 
 def _nothing() -> None:

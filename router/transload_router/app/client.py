@@ -1,6 +1,7 @@
 """The client's side of one request: its body, and whether it is still there."""
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Coroutine, MutableMapping
 from types import TracebackType
 from typing import Any, Self, cast
@@ -13,6 +14,10 @@ Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
+
+# For a refused upload to end, so that its client reads the refusal; nothing of it is kept.
+DRAIN_TIMEOUT_S = 2.0
+DRAIN_BYTES = 256 << 20
 
 
 class ClientLeft(Exception):
@@ -46,6 +51,21 @@ async def read_body(headers: Headers, receive: Receive, limit_bytes: int) -> byt
         if not message.get("more_body"):
             return b"".join(parts)
         message = await receive()
+
+
+async def drain_body(receive: Receive) -> None:
+    """Take and forget what a refused client still sends, within bounds.
+
+    A connection closed over unread bytes is reset, and the refusal lost with it.
+    """
+    size = 0
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(DRAIN_TIMEOUT_S):
+            while size < DRAIN_BYTES:
+                message = await receive()
+                if message["type"] == "http.disconnect" or not message.get("more_body"):
+                    return
+                size += len(message.get("body", b""))
 
 
 def _check_size(size: int, limit_bytes: int) -> None:

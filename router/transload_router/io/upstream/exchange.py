@@ -273,6 +273,8 @@ class Connection(asyncio.Protocol):
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserError as error:
+            # Garbage behind a whole answer: that one stands, the connection does not.
+            self._keeps_alive = False
             if not self._is_whole:
                 self._fail(EngineBadAnswer(self.engine, f"not HTTP/1.1: {error}"))
                 self.abort()
