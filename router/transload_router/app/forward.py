@@ -11,13 +11,14 @@ from transload_router.core.bodies.endpoints import strip_transfer
 from transload_router.core.bodies.members import (
     NotAnObject,
     encode_value,
+    is_json,
     read_members,
     read_str,
     write_members,
 )
 from transload_router.core.policy import LegRequest
 from transload_router.core.types import Engine, Role
-from transload_router.errors import EngineUnreachable, NoEngine
+from transload_router.errors import BadRequest, EngineUnreachable, NoEngine
 from transload_router.io.upstream import Exchange
 from transload_router.io.upstream.client import Sending
 from transload_router.io.upstream.exchange import Headers
@@ -32,7 +33,11 @@ _MULTIPART_WINDOW_BYTES = 64 << 10
 def read_model(router: Router, headers: Headers, body: bytes) -> tuple[str | None, bytes]:
     """The model a request names, and its body less what clients may not set.
 
-    Only JSON objects and multipart forms are looked into; everything else passes unread.
+    Only JSON objects and multipart forms are looked into; everything else passes unread, but for
+    what an engine would read as JSON and the router cannot: other encodings, a byte order mark.
+
+    Raises:
+        BadRequest: Such a body.
     """
     kind = (find(headers, b"content-type") or b"").lower()
     if kind.startswith(b"multipart/"):
@@ -43,7 +48,9 @@ def read_model(router: Router, headers: Headers, body: bytes) -> tuple[str | Non
         return None, body
     try:
         members = read_members(body)
-    except NotAnObject:
+    except NotAnObject as error:
+        if (not kind or b"json" in kind) and not is_json(body):
+            raise BadRequest(f"the body cannot be read as JSON in UTF-8: {error}") from None
         return None, body
     cleaned = strip_transfer(None, members)
     model = read_str(members.get("model"))
@@ -74,7 +81,7 @@ class Forward:
         """Choose, send, relay. Another engine is tried only if no byte was sent.
 
         Raises:
-            EngineError, NoEngine: Nothing went to the client yet.
+            EngineError, NoEngine, BadRequest: Nothing went to the client yet.
             CutShort: The answer broke off.
         """
         model, body = read_model(self._router, self._headers, body)

@@ -149,8 +149,7 @@ class Call:
         raw = answer.get(HANDOFF_MEMBER)
         handoff = None if raw is None or is_unset(raw) or bytes(raw) == b"{}" else bytes(raw)
         self._router.metrics.handoffs.add("issued" if handoff else "missing")
-        if handoff is not None and not is_carried(handoff):
-            self._cached_tokens = read_cached_tokens(answer)
+        self._cached_tokens = None if is_carried(handoff) else read_cached_tokens(answer)
         return handoff
 
     async def _send_decode(self, command: machine.SendDecode) -> machine.Event:

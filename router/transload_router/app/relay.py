@@ -194,6 +194,9 @@ class Answer:
         if self._framer is None or self._endpoint is None:
             raise CutShort(str(error))
         event = error_event(error, self._endpoint.dialect, self._last_sequence_number())
+        if self._framer.is_inside_event:
+            # Half of an event too long to hold is with the client: end it, or it swallows ours.
+            event = b"\n\n" + event
         await send({"type": "http.response.body", "body": event})
 
     def _last_sequence_number(self) -> int:

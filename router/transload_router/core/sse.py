@@ -32,6 +32,11 @@ class EventFramer:
         self._cut = b""
         self.last_event = b""
 
+    @property
+    def is_inside_event(self) -> bool:
+        """Whether the bytes given out end inside an event, which only an oversized one does."""
+        return self._cut != b""
+
     def push(self, data: bytes) -> bytes:
         """Take bytes as they came; give those that end with a whole event.
 

@@ -22,6 +22,7 @@ Members = dict[str, Raw]
 
 _DECODER = msgspec.json.Decoder(dict[str, Raw])
 _STR_DECODER = msgspec.json.Decoder(str)
+_ANY_DECODER = msgspec.json.Decoder(Raw)
 _ITEMS_DECODER = msgspec.json.Decoder(list[Raw])
 _ENCODER = msgspec.json.Encoder()
 _WHITESPACE = " \t\n\r"
@@ -114,6 +115,15 @@ def append_member(body: bytes, name: str, value: bytes) -> bytes:
     is_empty = body[:end].strip() == b"{"
     comma = b"" if is_empty else b","
     return b"".join((body[:end], comma, b'"', name.encode(), b'":', value, body[end:]))
+
+
+def is_json(body: bytes) -> bool:
+    """Whether the bytes are JSON of any kind, in UTF-8, as RFC 8259 has it."""
+    try:
+        _ANY_DECODER.decode(body)
+    except (msgspec.DecodeError, RecursionError):
+        return False
+    return True
 
 
 def read_items(raw: Raw) -> list[Raw] | None:
