@@ -359,11 +359,13 @@ class Exchange:
         headers: The answer's headers, names in lower case, as they came.
     """
 
-    __slots__ = ("_connection", "_give_back", "headers", "status")
+    __slots__ = ("_connection", "_give_back", "_num_bytes", "_parts", "headers", "status")
 
     def __init__(self, connection: Connection, give_back: GiveBack) -> None:
         self._connection = connection
         self._give_back = give_back
+        self._parts: list[bytes] = []
+        self._num_bytes = 0
         self.status = connection.status
         self.headers = connection.headers
 
@@ -377,19 +379,19 @@ class Exchange:
         return await self._connection.read_chunk()
 
     async def read_all(self, limit_bytes: int) -> tuple[bytes, bool]:
-        """The body up to a limit.
+        """The body up to a limit; a cancelled call can be made again and loses nothing.
 
         Returns:
             (bytes, whether they are the whole body). Where they are not, `read_chunk` goes on.
         """
-        parts: list[bytes] = []
-        size = 0
-        while size <= limit_bytes:
+        parts = self._parts
+        while self._num_bytes <= limit_bytes:
             chunk = await self._connection.read_chunk()
             if not chunk:
-                return b"".join(parts), True
+                return (parts[0] if len(parts) == 1 else b"".join(parts)), True
             parts.append(chunk)
-            size += len(chunk)
+            self._num_bytes += len(chunk)
+        self._parts = []
         return b"".join(parts), False
 
     def half_close(self) -> bool:
