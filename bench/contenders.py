@@ -160,17 +160,29 @@ def transload_arguments(prefill: str, decode: str, port: int) -> list[str]:
 
 
 def vllm_router_arguments(prefill: str, decode: str, port: int) -> list[str]:
-    """vllm-router in its NIXL two-step mode, one process and its default threads.
+    """vllm-router in its NIXL two-step mode, one process, its default threads and policy.
 
-    Both departures from its defaults save it work: `round_robin` instead of `cache_aware`, which
-    keeps a prefix tree, and `error`, since 0.1.17 reads `warning` as `info`.
+    The one departure from its defaults saves it work: `error`, since 0.1.17 reads `warning` as
+    `info`.
     """
     return [
         "--vllm-pd-disaggregation",
         *("--prefill", prefill, "--decode", decode),
         *("--host", "127.0.0.1", "--port", str(port), "--prometheus-port", str(free_port())),
-        *("--policy", "round_robin", "--log-level", "error"),
+        *("--log-level", "error"),
     ]
+
+
+def cheapest_arguments(prefill: str, decode: str, port: int) -> list[str]:
+    """vllm-router without the prefix tree of its default policy, `cache_aware`."""
+    return [*vllm_router_arguments(prefill, decode, port), "--policy", "round_robin"]
+
+
+ARGUMENTS = {
+    "transload": transload_arguments,
+    "vllm-router": vllm_router_arguments,
+    "vllm-router-rr": cheapest_arguments,
+}
 
 
 def start_router(stack: ExitStack, name: str, out: pathlib.Path) -> Contender:
@@ -179,9 +191,10 @@ def start_router(stack: ExitStack, name: str, out: pathlib.Path) -> Contender:
     program = transload_program() if is_ours else install_vllm_router()
     prefill_port = start_engine(stack, f"{name}-prefill", out)
     decode_port = start_engine(stack, f"{name}-decode", out)
-    arguments = transload_arguments if is_ours else vllm_router_arguments
     port, log = free_port(), out / f"{name}.log"
-    made = arguments(f"http://127.0.0.1:{prefill_port}", f"http://127.0.0.1:{decode_port}", port)
+    made = ARGUMENTS[name](
+        f"http://127.0.0.1:{prefill_port}", f"http://127.0.0.1:{decode_port}", port
+    )
     process = stack.enter_context(running([str(program), *made], log))
     await_ready(process, port, "/readyz" if is_ours else "/readiness", log)
     return Contender(

@@ -5,8 +5,9 @@ from typing import Literal
 
 import msgspec
 
-NAMES = ("transload", "vllm-router", "direct")
-OURS, THEIRS = NAMES[:2]
+# vllm-router as shipped (its default policy keeps a prefix tree), and with its cheapest policy.
+NAMES = ("transload", "vllm-router", "vllm-router-rr", "direct")
+OURS, *THEIRS = NAMES[:3]
 FEWEST_REPEATS = 5
 TARGET_CONNECTIONS = 64
 Kind = Literal["plain", "paced", "unpaced"]
@@ -66,8 +67,9 @@ class Cell(msgspec.Struct):
 
 
 class Verdict(msgspec.Struct):
-    """Ours over vllm-router's in one cell; the limit is None where no target is set."""
+    """Ours over another router's in one cell; the limit is None where no target is set."""
 
+    theirs: str
     kind: Kind
     connections: int
     ratio: float
@@ -98,16 +100,17 @@ def summarise(samples: list[Sample], kind: Kind) -> Summary:
     )
 
 
-def compare(cell: Cell) -> Verdict | None:
+def compare(cell: Cell, theirs: str) -> Verdict | None:
     """The ratio of the medians, and the lowest and highest ratio within one repeat."""
-    if OURS not in cell.samples or THEIRS not in cell.samples:
+    if OURS not in cell.samples or theirs not in cell.samples:
         return None
-    pairs = zip(cell.samples[OURS], cell.samples[THEIRS], strict=True)
-    ratios = [ours.cost_us(cell.kind) / theirs.cost_us(cell.kind) for ours, theirs in pairs]
+    pairs = zip(cell.samples[OURS], cell.samples[theirs], strict=True)
+    ratios = [ours.cost_us(cell.kind) / other.cost_us(cell.kind) for ours, other in pairs]
     return Verdict(
+        theirs=theirs,
         kind=cell.kind,
         connections=cell.connections,
-        ratio=cell.summaries[OURS].median_us / cell.summaries[THEIRS].median_us,
+        ratio=cell.summaries[OURS].median_us / cell.summaries[theirs].median_us,
         min_ratio=min(ratios),
         max_ratio=max(ratios),
         limit=TARGETS[cell.kind] if cell.connections == TARGET_CONNECTIONS else None,
@@ -117,7 +120,7 @@ def compare(cell: Cell) -> Verdict | None:
 def table(cells: list[Cell], kind: Kind) -> list[str]:
     """The lines of one table."""
     title, what, scale = TITLES[kind]
-    layout = "{:>5} {:<12} {:>8} {:>15} {:>11} {:>8} {:>8}"
+    layout = "{:>5} {:<14} {:>8} {:>15} {:>11} {:>8} {:>8}"
     head = layout.format("conns", "contender", "median", "min-max", f"{what}/s", "p50 ms", "p99 ms")
     lines = [f"router CPU {title}", head if kind == "plain" else f"{head} events/read"]
     for cell in cells:
@@ -139,7 +142,7 @@ def verdict_line(verdict: Verdict, repeats: int) -> str:
     """One ratio as text; fewer repeats than five decide nothing."""
     what = "request" if verdict.kind == "plain" else f"event ({verdict.kind})"
     line = (
-        f"{OURS} / {THEIRS}, CPU per {what} at {verdict.connections} connections: "
+        f"{OURS} / {verdict.theirs}, CPU per {what} at {verdict.connections} connections: "
         f"{verdict.ratio:.2f} ({verdict.min_ratio:.2f}-{verdict.max_ratio:.2f})"
     )
     if verdict.limit is not None:

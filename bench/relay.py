@@ -38,6 +38,7 @@ from figures import (
     FEWEST_REPEATS,
     KINDS,
     NAMES,
+    THEIRS,
     Cell,
     Sample,
     Verdict,
@@ -243,7 +244,7 @@ def run(args: argparse.Namespace) -> None:
         field = [contenders.start(stack, name, logs) for name in args.contenders]
         idle = idle_cpu(field, sizes.idle_s)
         run_cells(cells, field, repeats)
-    found = [compare(cell) for cell in cells]
+    found = [compare(cell, theirs) for theirs in THEIRS for cell in cells]
     verdicts = [verdict for verdict in found if verdict is not None]
     for kind in KINDS:
         print("", *table([cell for cell in cells if cell.kind == kind], kind), sep="\n")

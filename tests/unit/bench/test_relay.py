@@ -211,6 +211,9 @@ def test_a_direct_batch_has_no_handoff() -> None:
     assert relay.fault_of_legs([Stats()], [Stats(decode_legs=2)], requests=2) is not None
 
 
+THEIRS = "vllm-router"
+
+
 def sample(cpu_s: float) -> figures.Sample:
     return figures.Sample(cpu_s, 100, 10_000, 10_000, 2.0, 0.01, 0.02, 0.5)
 
@@ -221,7 +224,7 @@ def cell(
     made = figures.Cell(kind, connections, 100, 99)
     made.samples = {
         figures.OURS: [sample(cpu_s) for cpu_s in ours],
-        figures.THEIRS: [sample(cpu_s) for cpu_s in theirs],
+        THEIRS: [sample(cpu_s) for cpu_s in theirs],
     }
     made.summaries = {
         name: figures.summarise(samples, kind) for name, samples in made.samples.items()
@@ -244,7 +247,7 @@ def test_the_verdict_is_of_the_medians(
     kind: figures.Kind, ours: float, connections: int, word: str
 ) -> None:
     made = cell(kind, [ours, 0.01, 9.0], [1.0, 0.5, 2.0], connections)
-    verdict = figures.compare(made)
+    verdict = figures.compare(made, THEIRS)
     assert verdict is not None
     assert (round(verdict.ratio, 9), verdict.word) == (ours, word)
     assert (verdict.min_ratio, verdict.max_ratio) == (0.02, 4.5)
@@ -254,11 +257,11 @@ def test_the_report_reads() -> None:
     made = cell("paced", [0.2, 0.4, 0.3], [1.0, 1.1, 0.9])
     assert figures.table([made], "paced") == [
         "router CPU per 100,000 events, one per stream every 10 ms (s)",
-        "conns contender      median         min-max    events/s   p50 ms   p99 ms events/read",
-        "   64 transload        3.00       2.00-4.00        5000     10.0     20.0        1.00",
-        "   64 vllm-router     10.00      9.00-11.00        5000     10.0     20.0        1.00",
+        "conns contender        median         min-max    events/s   p50 ms   p99 ms events/read",
+        "   64 transload          3.00       2.00-4.00        5000     10.0     20.0        1.00",
+        "   64 vllm-router       10.00      9.00-11.00        5000     10.0     20.0        1.00",
     ]
-    verdict = figures.compare(made)
+    verdict = figures.compare(made, THEIRS)
     assert verdict is not None
     assert figures.verdict_line(verdict, repeats=3) == (
         "transload / vllm-router, CPU per event (paced) at 64 connections: 0.30 (0.20-0.36)"
@@ -269,7 +272,7 @@ def test_the_report_reads() -> None:
 def test_without_both_routers_there_is_no_verdict() -> None:
     made = cell("plain", [1.0], [1.0])
     del made.samples[figures.OURS]
-    assert figures.compare(made) is None
+    assert figures.compare(made, THEIRS) is None
 
 
 def test_a_broken_run_is_told_by_its_status(
