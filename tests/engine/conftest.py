@@ -1,0 +1,68 @@
+"""Three real engines and the router, started once for all engine tests; a skip is a failure."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+
+import httpx
+import pytest
+
+import engine_env
+from engine.world import AT_ONCE_S, REQUEST_S, World, assert_idle
+from real_engine import launch
+from real_engine.launch import Engines, EngineSpec, Role
+from real_engine.router import RouterProcess
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Whoever asked for the engine tests wants them run."""
+    report = yield
+    if report.skipped:
+        report.outcome = "failed"
+        report.longrepr = f"engine tests may not be skipped: {report.longrepr}"
+    return report
+
+
+@pytest.fixture(scope="session")
+def engines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engines]:
+    """The zygote; what it forks ends with the session."""
+    environment = engine_env.ensure()
+    model = launch.ensure_model(environment)
+    with Engines(environment, model, tmp_path_factory.mktemp("engines")) as engines:
+        yield engines
+
+
+@pytest.fixture(scope="session")
+def world(engines: Engines, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    """Prefill, decode and aggregated, with a failed load failing its request; and the router."""
+    prefill = engines.start(EngineSpec("prefill", Role.PREFILL))
+    decode = engines.start(EngineSpec("decode", Role.DECODE))
+    aggregated = engines.start(EngineSpec("aggregated", Role.AGGREGATED))
+    for engine in (prefill, decode, aggregated):
+        engine.wait_ready()
+    log = tmp_path_factory.mktemp("router") / "router.log"
+    with RouterProcess([prefill.url], [decode.url], log) as router:
+        router.wait_ready()
+        yield World(prefill, decode, aggregated, router)
+
+
+@pytest.fixture(autouse=True)
+def fresh(world: World) -> None:
+    """Idle engines that remember no prompt of an earlier test.
+
+    Blocks that an earlier test lost have failed that test; their lease is waited for.
+    """
+    assert_idle(world, within_s=world.prefill.spec.lease_s + AT_ONCE_S)
+    for engine in (world.prefill, world.decode, world.aggregated):
+        httpx.post(f"{engine.url}/reset_prefix_cache", timeout=REQUEST_S).raise_for_status()
+
+
+@pytest.fixture
+def client() -> Iterator[httpx.Client]:
+    """A client with room for every concurrent request of a test."""
+    limits = httpx.Limits(max_connections=64)
+    with httpx.Client(timeout=REQUEST_S, limits=limits) as client:
+        yield client
