@@ -95,8 +95,11 @@ class Exchange:
         return self.connection.lost_at
 
     async def write(self, data: bytes) -> None:
-        """Bytes as they are; returns when the kernel has them."""
+        """Bytes as they are; returns when the kernel has them, and others had their turn."""
+        if self.lost.is_set():
+            raise asyncio.CancelledError
         self.connection.transport.write(data)
+        await asyncio.sleep(0)
         await self.connection.can_write.wait()
 
     async def head(
