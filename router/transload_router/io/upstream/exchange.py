@@ -61,12 +61,14 @@ class Connection(asyncio.Protocol):
         "_error",
         "_header_bytes",
         "_idle_timeout_s",
+        "_is_half_closed",
         "_is_paused",
         "_is_whole",
         "_keeps_alive",
         "_loop",
         "_parser",
         "_phase",
+        "_sink",
         "_skips_body",
         "_transport",
         "_waiter",
@@ -93,6 +95,7 @@ class Connection(asyncio.Protocol):
         self._waiter: asyncio.Future[None] | None = None
         self._phase = Phase.IDLE
         self._idle_timeout_s = 0.0
+        self._is_half_closed = False
         # llhttp starts over by itself after a whole answer, so one parser serves a connection.
         self._parser = httptools.HttpResponseParser(self)
         self._begin_answer()
@@ -109,6 +112,7 @@ class Connection(asyncio.Protocol):
         self._keeps_alive = False
         self._is_paused = False
         self._skips_body = False
+        self._sink: Callable[[], None] | None = None
 
     # The exchange's side.
 
@@ -120,7 +124,9 @@ class Connection(asyncio.Protocol):
     @property
     def can_be_kept(self) -> bool:
         """Whether the last answer ended whole and permits another exchange."""
-        return self._is_whole and self._keeps_alive and self.is_open
+        return (
+            self._is_whole and self._keeps_alive and self.is_open and not self._is_half_closed
+        )
 
     @property
     def num_unwritten_bytes(self) -> int:
@@ -226,6 +232,7 @@ class Connection(asyncio.Protocol):
         if self._transport is None or not self._transport.can_write_eof():
             return False
         if not self._transport.is_closing():
+            self._is_half_closed = True
             self._transport.write_eof()
         return True
 
@@ -252,7 +259,18 @@ class Connection(asyncio.Protocol):
             self._error = error
         self._wake()
 
+    def set_sink(self, sink: Callable[[], None] | None) -> None:
+        """Call `sink` whenever there may be something to take, instead of waking a waiter.
+
+        It is called from the transport's callbacks, must not raise, and must be taken away
+        (None) before its owner goes.
+        """
+        self._sink = sink
+
     def _wake(self) -> None:
+        if self._sink is not None:
+            self._sink()
+            return
         waiter, self._waiter = self._waiter, None
         if waiter is not None and not waiter.done():
             waiter.set_result(None)
