@@ -47,6 +47,21 @@ async def test_a_decode_refusal_uses_the_handoff_up(fleet: Fleet, code: int) -> 
     assert (fleet.p.ledger.presented[handoff], fleet.p.ledger.released[handoff]) == (1, 0)
 
 
+UNREAD = b'{"error":{"message":"x","type":"Bad Request","param":null,"code":400}}'
+
+
+@pytest.mark.parametrize("api", APIS, ids=lambda api: api.name)
+async def test_a_refusal_that_never_saw_the_handoff_is_followed_by_a_release(
+    fleet: Fleet, api: Api
+) -> None:
+    """Validation errors leave prefill's blocks pinned, so the router frees them, once."""
+    fleet.d.by_leg[Leg.DECODE] = behaviours.answer(400, UNREAD)
+    answer = await fleet.router.client.post(api.path, json=api.request())
+    assert (answer.status_code, answer.content) == (400, UNREAD)
+    await fleet.d.next_exchange(1, Leg.RELEASE)
+    assert len(fleet.d.asked(Leg.RELEASE)) == 1
+
+
 async def test_no_decode_engine_was_reached_so_another_releases() -> None:
     """Every decode engine that could be chosen refuses connections; one is up for releases."""
     async with serve_fleet(1, 4) as fleet:

@@ -53,6 +53,10 @@ class Ledger:
         """A decode engine has read a request with it."""
         self._note(self.presented, handoff)
 
+    def leave_alone(self, handoff: bytes) -> None:
+        """A decode engine refused the request before it looked at the handoff."""
+        self.presented[handoff] -= 1
+
     def release(self, handoff: bytes) -> None:
         """A decode engine has read a request shaped to free it."""
         self._note(self.released, handoff)
