@@ -3,13 +3,18 @@
 import asyncio
 import gc
 import logging
+import signal
 import socket
 import sys
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from transload_router import __version__
 from transload_router.errors import ConfigError
 from transload_router.settings import Settings, load_settings
+
+if TYPE_CHECKING:
+    import uvicorn
 
 _USAGE = """usage: transload COMMAND [options]
 
@@ -79,12 +84,26 @@ def _serve(settings: Settings) -> int:
         server_header=False,
     )
     server = uvicorn.Server(config)
+    _end_well_on_signals(server)
     # What is loaded by now lives as long as the process: full collections need not visit it.
     gc.collect()
     gc.freeze()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(server.serve(sockets=[sock]))
     return 0 if server.started else 1
+
+
+def _end_well_on_signals(server: "uvicorn.Server") -> None:
+    """Being told to end is no failure: status 0.
+
+    uvicorn drains on SIGTERM and SIGINT and then raises them again, for whoever had them before.
+    """
+
+    def end(*_: object) -> None:
+        server.should_exit = True
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, end)
 
 
 def _listen(settings: Settings) -> socket.socket:

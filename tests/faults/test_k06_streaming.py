@@ -55,7 +55,8 @@ async def test_identical_bytes_and_header(fleet: Fleet, api: Api) -> None:
 @EACH_API
 async def test_each_event_arrives_before_the_next_is_sent(fleet: Fleet, api: Api) -> None:
     num_events = 6
-    gates = {number: asyncio.Event() for number in range(num_events)}
+    # One gate more than is opened in turn: what follows the last must not join it.
+    gates = {number: asyncio.Event() for number in range(num_events + 1)}
     fleet.d.by_leg[Leg.DECODE] = behaviours.gated_stream(gates)
     async with raw_client(fleet.router.port) as client:
         await client.send(post(api.path, dump(api.request(stream=True))))
@@ -68,6 +69,7 @@ async def test_each_event_arrives_before_the_next_is_sent(fleet: Fleet, api: Api
             chunk = await client.read_chunk()
             assert chunk == bytes(exchange.sent[seen:]), "one event, one write"
             seen += len(chunk)
+        gates[num_events].set()
         while await client.read_chunk():
             pass
 

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Coroutine, MutableMapping
 from types import TracebackType
 from typing import Any, Self, cast
 
+from transload_router.app.byhand import ByHand
 from transload_router.app.headers import find
 from transload_router.errors import BadRequest, BodyTooLarge
 from transload_router.io.upstream.exchange import Headers
@@ -78,8 +79,7 @@ class ClientWatch:
 
     Use as a context manager around everything after the body was read; `is_gone` tells a
     cancellation by the client from one by the server. No polling: the server's own disconnect
-    message is awaited. The awaiting is done by hand, future by future, since a task for each
-    request costs ten times as much (25 against 2.5 microseconds on one EPYC core).
+    message is awaited, without a task (2.5 against 25 microseconds on one EPYC core).
     """
 
     __slots__ = ("_receive", "_receiving", "_task", "is_gone")
@@ -87,12 +87,12 @@ class ClientWatch:
     def __init__(self, receive: Receive) -> None:
         self.is_gone = False
         self._receive = receive
-        self._receiving: Coroutine[Any, Any, Message] | None = None
+        self._receiving: ByHand[Message] | None = None
         self._task: asyncio.Task[Any] | None = None
 
     def __enter__(self) -> Self:
         self._task = asyncio.current_task()
-        self._step()
+        self._await_message()
         return self
 
     def __exit__(
@@ -102,32 +102,21 @@ class ClientWatch:
         trace: TracebackType | None,
     ) -> None:
         self._task = None
-        receiving, self._receiving = self._receiving, None
-        if receiving is not None:
-            receiving.close()
+        if self._receiving is not None:
+            self._receiving.close()
 
-    def _step(self, _done: object = None) -> None:
-        """Run `receive` until it waits; follow it when what it waits for is there."""
-        while self._task is not None:
-            if self._receiving is None:
-                self._receiving = cast(Coroutine[Any, Any, Message], self._receive())
-            try:
-                waits_for = self._receiving.send(None)
-            except StopIteration as end:
-                self._receiving = None
-                if end.value["type"] == "http.disconnect":
-                    self.is_gone = True
-                    self._task.cancel()
-                    return
-            else:
-                if waits_for is None:
-                    # A bare yield: the loop is asked for one pass.
-                    asyncio.get_running_loop().call_soon(self._step)
-                    return
-                # What a task does with a future that a coroutine yields to it.
-                waits_for._asyncio_future_blocking = False
-                waits_for.add_done_callback(self._step)
-                return
+    def _await_message(self) -> None:
+        receiving = cast(Coroutine[Any, Any, Message], self._receive())
+        self._receiving = ByHand(receiving, self._on_message)
+
+    def _on_message(self, message: Message | None, error: BaseException | None) -> None:
+        if self._task is None:
+            return
+        if error is None and message is not None and message["type"] != "http.disconnect":
+            self._await_message()
+            return
+        self.is_gone = True
+        self._task.cancel()
 
     def absorb(self) -> None:
         """Call where a CancelledError was caught: raise again unless the client has gone.

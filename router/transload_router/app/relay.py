@@ -7,10 +7,10 @@ cannot know them, and transfer parameters that an engine would show to a client.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from time import perf_counter
 
 from transload_router.app.answers import error_event
 from transload_router.app.client import Send
+from transload_router.app.events import EventRelay
 from transload_router.app.headers import find
 from transload_router.core.bodies.endpoints import HANDOFF_MEMBER, Endpoint
 from transload_router.core.bodies.members import (
@@ -25,7 +25,7 @@ from transload_router.core.bodies.members import (
 )
 from transload_router.core.sse import EventFramer, event_data, split_events
 from transload_router.core.types import Dialect
-from transload_router.core.usage import patch_answer, patch_event
+from transload_router.core.usage import patch_answer
 from transload_router.errors import EngineError, TransloadError
 from transload_router.io.upstream import Exchange
 from transload_router.io.upstream.exchange import Headers
@@ -115,8 +115,14 @@ class Answer:
         status = held.exchange.status
         await send({"type": "http.response.start", "status": status, "headers": self._headers})
         if is_event_stream(held.exchange.headers):
-            self._framer = EventFramer()
-            await self._relay_events(send, self._framer, on_first_chunk, on_interval)
+
+            def on_first(data: bytes) -> None:
+                on_first_chunk()
+                self._look_for_id(data)
+
+            relay = EventRelay(held.exchange.connection, send, self._cached, on_first, on_interval)
+            self._framer = relay.framer
+            await relay.run()
         else:
             await _relay_bytes(send, held)
         await send({"type": "http.response.body", "body": b""})
@@ -143,39 +149,6 @@ class Answer:
             return body
         del members[HANDOFF_MEMBER]
         return write_members(members)
-
-    async def _relay_events(
-        self,
-        send: Send,
-        framer: EventFramer,
-        on_first_chunk: Callable[[], None],
-        on_interval: Callable[[float], None],
-    ) -> None:
-        connection, cached = self._held.exchange.connection, self._cached
-        take, push = connection.take, framer.push
-        last = 0.0
-        while True:
-            chunk = take()
-            if not chunk:
-                if connection.has_ended:
-                    break
-                await connection.arrival()
-                continue
-            arrived = perf_counter()
-            data = push(chunk)
-            if data:
-                if cached is not None:
-                    data = b"".join([patch_event(event, cached) for event in split_events(data)])
-                await send({"type": "http.response.body", "body": data, "more_body": True})
-            if last:
-                on_interval(arrived - last)
-            elif data:
-                on_first_chunk()
-                self._look_for_id(data)
-            last = arrived if data else last
-        rest = framer.flush()
-        if rest:
-            await send({"type": "http.response.body", "body": rest, "more_body": True})
 
     def _look_for_id(self, data: bytes) -> None:
         """The first event of the Responses API names the response."""
