@@ -5,7 +5,6 @@ from collections.abc import Iterator
 import pytest
 
 from support.playbook import Script, play, script
-from transload_router.core import handoff as machine
 from transload_router.core.handoff import (
     MAX_UNREACHABLE,
     TABLE,
@@ -19,6 +18,7 @@ from transload_router.core.handoff import (
     DecodeFailed,
     EndStream,
     EnginesChosen,
+    Event,
     Fail,
     Handoff,
     HandoffPolicy,
@@ -32,6 +32,7 @@ from transload_router.core.handoff import (
     SendDecode,
     SendPrefill,
     State,
+    machine,
 )
 
 H = b'{"remote_request_id":"r1"}'
@@ -488,7 +489,7 @@ def test_failure_shows_both_scripts() -> None:
         (State.DONE, DecodeEnded()),
     ],
 )
-def test_impossible_events_are_refused(state: State, event: machine.Event) -> None:
+def test_impossible_events_are_refused(state: State, event: Event) -> None:
     request = Handoff(HandoffPolicy(), True, state=state)
     with pytest.raises(AssertionError, match=f"cannot happen while {state}"):
         request.handle(event)

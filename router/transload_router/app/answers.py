@@ -4,7 +4,7 @@ import json
 
 from transload_router.core.types import Dialect
 from transload_router.errors import TransloadError
-from transload_router.io.upstream.exchange import Headers
+from transload_router.io.upstream.connection import Headers
 
 _ANTHROPIC_TYPES = {
     400: "invalid_request_error",

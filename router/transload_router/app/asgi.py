@@ -35,7 +35,7 @@ from transload_router.core.bodies.endpoints import ENDPOINTS, Endpoint
 from transload_router.core.bodies.members import read_str
 from transload_router.core.types import Dialect
 from transload_router.errors import EngineError, Forbidden, TransloadError
-from transload_router.io.upstream.exchange import Headers
+from transload_router.io.upstream.connection import Headers
 from transload_router.settings import Settings
 
 log = logging.getLogger("transload")

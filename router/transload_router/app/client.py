@@ -9,7 +9,7 @@ from typing import Any, Self, cast
 from transload_router.app.byhand import ByHand
 from transload_router.app.headers import find
 from transload_router.errors import BadRequest, BodyTooLarge
-from transload_router.io.upstream.exchange import Headers
+from transload_router.io.upstream.connection import Headers
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]

@@ -14,7 +14,7 @@ from transload_router.app.client import Send
 from transload_router.core.sse import EventFramer, split_events
 from transload_router.core.usage import patch_event
 from transload_router.errors import EngineError
-from transload_router.io.upstream.exchange import Connection
+from transload_router.io.upstream.connection import Connection
 
 
 class EventRelay:

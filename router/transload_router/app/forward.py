@@ -21,7 +21,7 @@ from transload_router.core.types import Engine, Role
 from transload_router.errors import BadRequest, EngineUnreachable, NoEngine
 from transload_router.io.upstream import Exchange
 from transload_router.io.upstream.client import Sending
-from transload_router.io.upstream.exchange import Headers
+from transload_router.io.upstream.connection import Headers
 
 log = logging.getLogger("transload")
 

@@ -33,7 +33,7 @@ from transload_router.errors import (
     TransloadError,
 )
 from transload_router.io.upstream import Exchange
-from transload_router.io.upstream.exchange import Headers
+from transload_router.io.upstream.connection import Headers
 
 log = logging.getLogger("transload")
 

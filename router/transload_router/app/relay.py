@@ -28,7 +28,7 @@ from transload_router.core.types import Dialect
 from transload_router.core.usage import patch_answer
 from transload_router.errors import EngineError, TransloadError
 from transload_router.io.upstream import Exchange
-from transload_router.io.upstream.exchange import Headers
+from transload_router.io.upstream.connection import Headers
 
 
 class CutShort(Exception):

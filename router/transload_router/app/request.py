@@ -20,7 +20,7 @@ from transload_router.core.bodies.members import (
     write_members,
 )
 from transload_router.errors import BadRequest, EncodedBody
-from transload_router.io.upstream.exchange import Headers
+from transload_router.io.upstream.connection import Headers
 
 
 @dataclass(slots=True)

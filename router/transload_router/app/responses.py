@@ -8,7 +8,7 @@ from transload_router.app.forward import ask
 from transload_router.app.state import Router
 from transload_router.core.types import Role
 from transload_router.errors import EngineError
-from transload_router.io.upstream.exchange import Headers
+from transload_router.io.upstream.connection import Headers
 
 STORED_PATH = re.compile(r"/v1/responses/([^/]+)(?:/.*)?")
 _TIMEOUT_S = 5.0

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from transload_router.core.types import Address, Engine
 from transload_router.errors import EngineError, EngineReset, EngineUnreachable
 from transload_router.io.tcp import UNACKNOWLEDGED_S, watch_peer
-from transload_router.io.upstream.exchange import Connection, Exchange, Headers
+from transload_router.io.upstream.connection import Connection, Headers
+from transload_router.io.upstream.exchange import Exchange
 
 # uvicorn closes idle connections after 5 s (its `timeout_keep_alive`, which vLLM leaves alone);
 # a connection that is used again must be clearly younger.
