@@ -1,9 +1,7 @@
 """The command as operators run it: a process that serves, says so, and ends when told."""
 
 import asyncio
-import contextlib
 import json
-import os
 import signal
 import sys
 from collections.abc import AsyncIterator
@@ -13,13 +11,12 @@ import httpx
 import pytest
 
 from support import behaviours
+from support.command import START_S, address, command
 from support.ledger import Ledger
 from support.scripted_engine import Leg, ScriptedEngine, running
 from support.vllm_api import CHAT
 from support.vllm_behaviour import VllmBehaviour
 from support.waiting import soon
-
-START_S = 30.0
 
 
 @pytest.fixture
@@ -32,58 +29,12 @@ async def engines() -> AsyncIterator[tuple[ScriptedEngine, ScriptedEngine]]:
         yield p, d
 
 
-class Command:
-    """A running `transload`, its standard error read line by line."""
-
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
-        self.process = process
-        self.lines: list[str] = []
-
-    async def line_with(self, text: str) -> str:
-        assert self.process.stderr is not None
-        while True:
-            line = (await soon(self.process.stderr.readline(), START_S)).decode()
-            assert line, f"ended without {text!r}: {self.lines}"
-            self.lines.append(line)
-            if text in line:
-                return line
-
-    async def end(self, number: signal.Signals) -> int:
-        self.process.send_signal(number)
-        assert self.process.stderr is not None
-        self.lines.append((await soon(self.process.stderr.read(), START_S)).decode())
-        return await soon(self.process.wait(), START_S)
-
-
-@contextlib.asynccontextmanager
-async def command(*args: str, **env: str) -> AsyncIterator[Command]:
-    process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-m",
-        "transload_router.cli",
-        *args,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-        env={**os.environ, **env},
-    )
-    try:
-        yield Command(process)
-    finally:
-        if process.returncode is None:
-            process.kill()
-        await process.communicate()
-
-
 async def run(*args: str, **env: str) -> tuple[int, str, str]:
     """(status, stdout, stderr) of a command that ends by itself."""
     async with command(*args, **env) as it:
         out, err = await soon(it.process.communicate(), START_S)
         assert it.process.returncode is not None
         return it.process.returncode, out.decode(), err.decode()
-
-
-def address(line: str) -> str:
-    return next(word.rstrip(",") for word in line.split() if word.startswith("http://"))
 
 
 async def refuses_connections(url: str) -> None:

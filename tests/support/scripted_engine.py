@@ -8,6 +8,7 @@ A raw HTTP/1.1 server on a free loopback port. Each request becomes an `Exchange
 import asyncio
 import contextlib
 import enum
+import functools
 import json
 import socket
 import struct
@@ -94,9 +95,14 @@ class Exchange:
         """See the class."""
         return self.connection.lost_at
 
+    @property
+    def is_gone(self) -> bool:
+        """Whether nothing written now can arrive."""
+        return self.lost.is_set() or self.connection.transport.is_closing()
+
     async def write(self, data: bytes) -> None:
         """Bytes as they are; returns when the kernel has them, and others had their turn."""
-        if self.lost.is_set():
+        if self.is_gone:
             raise asyncio.CancelledError
         self.connection.transport.write(data)
         await asyncio.sleep(0)
@@ -106,8 +112,7 @@ class Exchange:
         self, status: int, headers: Headers, *, reason: str = "X", version: str = "1.1"
     ) -> None:
         """Status line and headers."""
-        lines = [f"HTTP/{version} {status} {reason}", *(f"{k}: {v}" for k, v in headers), "", ""]
-        await self.write("\r\n".join(lines).encode("latin-1"))
+        await self.write(_head(status, headers, reason, version))
 
     async def chunk(self, data: bytes) -> None:
         """One chunk of a chunked body."""
@@ -119,13 +124,12 @@ class Exchange:
         await self.write(b"0\r\n\r\n")
 
     async def answer(self, status: int, body: bytes, headers: Headers | None = None) -> None:
-        """A whole answer with its length."""
+        """A whole answer with its length, in one write: it leaves whole or not at all."""
         kept = headers if headers is not None else [("content-type", "application/json")]
         if self._is_refused_unread(status, body):
             self.engine.ledger.leave_alone(self.request.handoff or b"")
         self.sent += body
-        await self.head(status, [*kept, ("content-length", str(len(body)))])
-        await self.write(body)
+        await self.write(_head(status, [*kept, ("content-length", str(len(body)))]) + body)
 
     def _is_refused_unread(self, status: int, body: bytes) -> bool:
         """Measured on 0.32.0: only these refusals do not tell prefill to free its blocks."""
@@ -142,6 +146,11 @@ class Exchange:
     def close(self) -> None:
         """End the connection with a FIN after what was written."""
         self.connection.transport.close()
+
+
+def _head(status: int, headers: Headers, reason: str = "X", version: str = "1.1") -> bytes:
+    lines = [f"HTTP/{version} {status} {reason}", *(f"{k}: {v}" for k, v in headers), "", ""]
+    return "\r\n".join(lines).encode("latin-1")
 
 
 Behaviour = Callable[[Exchange], Awaitable[None]]
@@ -237,19 +246,18 @@ class _Connection(asyncio.Protocol):
         exchange = Exchange(self._engine, self, self._waiting.popleft())
         behaviour = self._engine.note(exchange)
         self._task = asyncio.get_running_loop().create_task(self._play(exchange, behaviour))
-        self._task.add_done_callback(self._played)
+        self._task.add_done_callback(functools.partial(self._played, exchange))
 
     async def _play(self, exchange: Exchange, behaviour: Behaviour) -> None:
         try:
             await behaviour(exchange)
             exchange.was_answered = True
         except asyncio.CancelledError:
-            if not self.lost.is_set():
+            if not exchange.is_gone:
                 raise
-        finally:
-            exchange.ended.set()
 
-    def _played(self, task: asyncio.Task[None]) -> None:
+    def _played(self, exchange: Exchange, task: asyncio.Task[None]) -> None:
+        exchange.ended.set()
         self._task = None
         if not task.cancelled() and (error := task.exception()) is not None:
             self._engine.behaviour_errors.append(error)
@@ -378,10 +386,9 @@ class ScriptedEngine:
 
     async def next_exchange(self, count: int = 1, *legs: Leg) -> Exchange:
         """The `count`-th exchange that `asked` lists, as soon as it is there."""
-        async with asyncio.timeout(10):
-            while len(self.asked(*legs)) < count:
-                self._changed.clear()
-                await self._changed.wait()
+        while len(self.asked(*legs)) < count:
+            self._changed.clear()
+            await soon(self._changed.wait())
         return self.asked(*legs)[count - 1]
 
     @property

@@ -124,7 +124,7 @@ class VllmBehaviour:
     @staticmethod
     def issue(exchange: Exchange, handoff: bytes | None) -> None:
         """Book a handoff whose answer leaves now."""
-        if handoff is not None:
+        if handoff is not None and not exchange.is_gone:
             exchange.engine.ledger.issued.append(handoff)
 
 
