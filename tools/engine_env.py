@@ -154,6 +154,7 @@ def _check_space(parent: Path) -> None:
 def _run(what: str, command: list[str], log: Path) -> None:
     """Runs one step, its output in the log, and says every now and then that it goes on."""
     started = time.monotonic()
+    free_bytes = shutil.disk_usage(log.parent).free
     _say(f"{what} ...")
     with log.open("ab") as output:
         step = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
@@ -162,7 +163,9 @@ def _run(what: str, command: list[str], log: Path) -> None:
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     step.wait(HEARTBEAT_S)
                     break
-                _say(f"{what}: {time.monotonic() - started:.0f} s, {_last_line(log)}")
+                written = free_bytes - shutil.disk_usage(log.parent).free
+                elapsed_s = time.monotonic() - started
+                _say(f"{what}: {elapsed_s:.0f} s, {max(written, 0) / 1e9:.1f} GB written")
         finally:
             if step.poll() is None:
                 step.terminate()
@@ -171,11 +174,6 @@ def _run(what: str, command: list[str], log: Path) -> None:
         tail = "\n".join(log.read_text(errors="replace").splitlines()[-15:])
         raise EngineEnvError(f"{what} failed (exit {step.returncode}); the end of {log}:\n{tail}")
     _say(f"{what}: done in {time.monotonic() - started:.0f} s")
-
-
-def _last_line(log: Path) -> str:
-    lines = log.read_text(errors="replace").splitlines()
-    return lines[-1].strip()[:80] if lines else "starting"
 
 
 def _say(line: str) -> None:

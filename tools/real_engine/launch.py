@@ -39,7 +39,8 @@ ENGINE_START_S = 240.0
 """A forked engine took 5-25 s on 2 shared cores with three starting at once."""
 
 STOP_GRACE_S = 10.0
-"""After this long a stopping engine is killed; SIGTERM may be ignored while it still starts."""
+"""After this long a stopping engine is killed; one that still starts is killed at once, because it
+may ignore SIGTERM."""
 
 POLL_S = 0.1
 
@@ -140,6 +141,7 @@ class Engine:
         self.pid = pid
         self._connection = connection
         self._started = time.monotonic()
+        self._is_ready = False
 
     def wait_ready(self, timeout_s: float = ENGINE_START_S) -> float:
         """Blocks until ``/health`` answers 200; returns the seconds since the start.
@@ -154,6 +156,7 @@ class Engine:
                 raise EngineFailedError(
                     f"{self.spec.name} is not healthy after {timeout_s:.0f} s:\n{_tail(self.log)}"
                 )
+        self._is_ready = True
         return time.monotonic() - self._started
 
     def has_ended(self, wait_s: float = 0.0) -> bool:
@@ -172,14 +175,18 @@ class Engine:
 
     def stop(self) -> None:
         """Ends every process of the engine; blocks until they are gone. Safe to call twice."""
+        if self._is_ready:
+            self._signal(signal.SIGTERM)
+        if not self._is_ready or not self.has_ended(STOP_GRACE_S):
+            self._signal(signal.SIGKILL)
+            self.has_ended(STOP_GRACE_S)
+        self._connection.close()
+
+    def _signal(self, number: signal.Signals) -> None:
+        """Sends a signal to the engine's whole process group, unless it has ended."""
         if not self.has_ended():
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(self.pid, signal.SIGTERM)
-            if not self.has_ended(STOP_GRACE_S):
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(self.pid, signal.SIGKILL)
-                self.has_ended(STOP_GRACE_S)
-        self._connection.close()
+                os.killpg(self.pid, number)
 
     def _is_healthy(self) -> bool:
         try:
@@ -266,6 +273,8 @@ class Engines:
         """Stops every engine, then the zygote."""
         for engine in self._running:
             engine.stop()
+        if not self._socket_path.exists():
+            self._zygote.kill()  # it still imports, and looks at its input only afterwards
         if self._zygote.stdin is not None:
             self._zygote.stdin.close()
         try:
