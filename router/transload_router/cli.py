@@ -16,6 +16,10 @@ from transload_router.settings import Settings, load_settings
 if TYPE_CHECKING:
     import uvicorn
 
+# Load balancers keep idle connections for 60 s; the side that is asked must keep them longer, or
+# requests fall on connections that it is just closing.
+CLIENT_KEEP_ALIVE_S = 75
+
 _USAGE = """usage: transload COMMAND [options]
 
 commands:
@@ -71,6 +75,7 @@ def _serve(settings: Settings) -> int:
         print(f"transload serve: cannot listen: {error}", file=sys.stderr)
         return 1
     watch_peer(sock, settings.client_stall_timeout_s)
+    _raise_file_limit()
     _announce(settings, sock)
     config = uvicorn.Config(
         create_app(settings),
@@ -81,6 +86,7 @@ def _serve(settings: Settings) -> int:
         log_config=None,
         access_log=False,
         proxy_headers=False,
+        timeout_keep_alive=CLIENT_KEEP_ALIVE_S,
         server_header=False,
     )
     server = uvicorn.Server(config)
@@ -120,6 +126,12 @@ def _listen(settings: Settings) -> socket.socket:
         backlog=2048,
         dualstack_ipv6=is_v6 and settings.host == "::",
     )
+
+
+def _raise_file_limit() -> None:
+    """Each stream holds two sockets; the usual soft limit of 1,024 files ends at 500."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _announce(settings: Settings, sock: socket.socket) -> None:

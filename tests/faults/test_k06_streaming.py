@@ -229,3 +229,11 @@ async def test_patched_streams_keep_all_other_bytes(fleet: Fleet, tells: bool) -
         fleet.d.script.append(behaviours.stream([whole[:cut], whole[cut:]]))
         answer = await fleet.router.client.post(CHAT.path, json=CHAT.request(stream=True))
         assert answer.content == (whole if tells else whole.replace(b":7},", b":3},")), cut
+
+
+@EACH_API
+async def test_proxies_on_the_way_are_told_not_to_gather(fleet: Fleet, api: Api) -> None:
+    stream = await fleet.router.client.post(api.path, json=api.request(stream=True))
+    assert stream.headers["x-accel-buffering"] == "no"
+    whole = await fleet.router.client.post(api.path, json=api.request())
+    assert "x-accel-buffering" not in whole.headers

@@ -25,6 +25,7 @@ from transload_router.app.client import (
 )
 from transload_router.app.forward import Forward
 from transload_router.app.generate import CLIENT_LEFT_STATUS, Call
+from transload_router.app.headers import REQUEST_ID, find
 from transload_router.app.line import CORK
 from transload_router.app.operators import add_operators_routes
 from transload_router.app.probing import Probing
@@ -198,6 +199,9 @@ class Serving:
             self._router.metrics.errors.add("router", error.kind, "none")
         dialect = self._endpoint.dialect if self._endpoint is not None else Dialect.OPENAI
         headers = error_headers(error)
+        client_id = find(self._headers, REQUEST_ID)
+        if client_id is not None:
+            headers.append((REQUEST_ID, client_id))
         body = error_body(error, dialect)
         if error.status == 413:
             await self._refuse_upload(headers, body)

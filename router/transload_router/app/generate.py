@@ -221,6 +221,9 @@ class Call:
         assert held is not None
         self.status = held.exchange.status
         headers = self._router.headers.answer(held.exchange.headers)
+        if relay.is_event_stream(headers) and find(headers, b"x-accel-buffering") is None:
+            # Proxies of nginx's kind would gather 16 KiB before they pass on the first token.
+            headers.append((b"x-accel-buffering", b"no"))
         headers.extend(self.notes.headers())
         was_retried = self._machine.retries_left < 1
         if self.status >= 400 and was_retried and find(headers, b"x-should-retry") is None:
