@@ -24,7 +24,7 @@ check: $(STAMP)      ## Format, lint, types, layering
 	$(BIN)/lint-imports
 
 test: $(STAMP)       ## Everything that needs no engine, no GPU, no network (under five minutes)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 4 --dist loadfile
 
 test-soak: $(STAMP)  ## Full-size soak: 1,500 streams, 20,000 requests
 	$(BIN)/python -m pytest -m soak

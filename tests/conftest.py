@@ -3,7 +3,8 @@
 import asyncio
 import gc
 import inspect
-from collections.abc import AsyncIterator, Iterator
+import os
+from collections.abc import AsyncIterator, Generator, Iterator
 
 import pytest
 
@@ -11,6 +12,18 @@ from support.leaks import new_tcp_sockets, other_tasks, sockets
 
 # Finished tasks need a turn of the loop or two to leave it; a leak stays.
 _GRACE_S = 1.0
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """In CI everything that a test needs is there, so a test that skips has failed."""
+    report = yield
+    if report.skipped and "CI" in os.environ and not hasattr(report, "wasxfail"):
+        report.outcome = "failed"
+        report.longrepr = f"skipped in CI: {report.longrepr}"
+    return report
 
 
 def _shares_servers(request: pytest.FixtureRequest) -> bool:
