@@ -26,7 +26,7 @@ from real_engine import launch
 from real_engine.launch import Engine, Engines, EngineSpec, Role
 from real_engine.router import RouterProcess
 
-# Measured on 2 shared cores (x86-64 with AVX2, load 4-6, 2026-11): installing 291 s, of which
+# Measured on 2 shared cores (x86-64 with AVX2, load 3-6, 2026-11): installing 213-291 s, of which
 # downloads from a near mirror took 50 s; model 12-16 s; importing vLLM 18-20 s; engines 9-16 s.
 COLD_START = "5 to 15 minutes: it installs vLLM for CPU (about 4 GB, once per user), then starts"
 WARM_START = "about 1 minute (the engines are installed already)"

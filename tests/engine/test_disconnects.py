@@ -74,7 +74,7 @@ def test_left_without_stream(world: World, endpoint: str) -> None:
     path, body = ENDPOINTS[endpoint]
     ledger = Ledger(world)
     with _send(world, path, body):
-        _wait(lambda: world.decode.metrics()["vllm:num_requests_running"] == 1)
+        _wait(lambda: scrape(world.decode.url)["vllm:num_requests_running"] == 1)
     assert_idle(world)
     _assert_clean(world, ledger)
 

@@ -1,8 +1,4 @@
-"""What the engine tests share: the engines behind the router, and a ledger of what they moved.
-
-An engine's metrics ride on its steps: an idle engine may show a state that is one step old. So a
-reading here is always taken behind a fresh step (`step`).
-"""
+"""What the engine tests share: the engines behind the router, and a ledger of what they moved."""
 
 from __future__ import annotations
 
@@ -89,8 +85,6 @@ class Ledger:
         assert moved == expected, f"moved {moved}, expected {expected}"
 
     def _read(self) -> list[float]:
-        step(self._world.prefill.url)
-        step(self._world.decode.url)
         prefill, decode = self._world.prefill.metrics(), self._world.decode.metrics()
         return [
             decode[_LOADED],
@@ -99,12 +93,6 @@ class Ledger:
             prefill[_LATE],
             prefill[_EXPIRED],
         ]
-
-
-def step(url: str) -> None:
-    """Makes an engine step once, so that its metrics show its present state."""
-    body = {"model": MODEL_NAME, "prompt": [7], "max_tokens": 1}
-    httpx.post(f"{url}/v1/completions", json=body, timeout=REQUEST_S).raise_for_status()
 
 
 def token_ids(length: int, seed: object) -> list[int]:
@@ -154,8 +142,7 @@ def assert_idle(world: World, within_s: float = AT_ONCE_S) -> None:
 
 
 def _busy(engine: Engine) -> dict[str, float]:
-    """The gauges that are not at rest, behind a fresh step."""
-    step(engine.url)
+    """The gauges that are not at rest."""
     metrics = engine.metrics()
     names = ("vllm:num_requests_running", "vllm:num_requests_waiting", "vllm:kv_cache_usage_perc")
     return {f"{engine.spec.name} {name}": metrics[name] for name in names if metrics[name] != 0}

@@ -42,6 +42,9 @@ STOP_GRACE_S = 10.0
 """After this long a stopping engine is killed; one that still starts is killed at once, because it
 may ignore SIGTERM."""
 
+STEP_S = 60.0
+"""One step takes milliseconds; behind 24 long prompts some 10 s."""
+
 POLL_S = 0.1
 
 EXECUTOR = "vllm.v1.executor.uniproc_executor.UniProcExecutor"
@@ -170,7 +173,16 @@ class Engine:
             return True
 
     def metrics(self) -> dict[str, float]:
-        """One scrape, as `scrape` gives it; up to one engine step old where the engine idles."""
+        """One scrape, as `scrape` gives it, behind a fresh step.
+
+        Metrics ride on an engine's steps: without one, an idle engine may show a state that is a
+        step old. The step reads one token of prompt and loads nothing.
+        """
+        body = json.dumps({"model": MODEL_NAME, "prompt": [7], "max_tokens": 1}).encode()
+        headers = {"content-type": "application/json"}
+        request = urllib.request.Request(f"{self.url}/v1/completions", body, headers)
+        with urllib.request.urlopen(request, timeout=STEP_S) as answer:
+            answer.read()
         return scrape(self.url)
 
     def stop(self) -> None:
