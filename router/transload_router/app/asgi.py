@@ -112,7 +112,8 @@ class Serving:
             metrics.requests.add(self._label, model, str(status))
 
     async def _dispatch(self) -> int:
-        self._refuse_blocked()
+        if self._endpoint is None:
+            self._refuse_blocked()
         limit = self._router.settings.max_body_bytes
         body = await read_body(self._headers, self._receive, limit)
         if self._endpoint is not None:

@@ -106,7 +106,8 @@ class Forward:
         sending = Sending()
         exchange: Exchange | None = None
         try:
-            headers = self._router.headers.leg(engine.role, self._headers, reads_answer=False)
+            block = self._router.headers.block(self._headers, reads_answer=False)
+            headers = self._router.headers.leg(engine.role, block)
             exchange = await self._router.upstream.send(
                 engine,
                 self._method,
@@ -139,8 +140,8 @@ async def ask(router: Router, engine: Engine, target: str, headers: Headers) -> 
     Raises:
         EngineError: No whole answer.
     """
-    sent = router.headers.leg(engine.role, headers, reads_answer=True)
-    sent = [header for header in sent if header[0] not in (b"content-type", b"accept")]
+    block = router.headers.block(headers, reads_answer=True, without=_ASK_DROPS)
+    sent = router.headers.leg(engine.role, block)
     exchange = await router.upstream.send(engine, "GET", target, sent, b"")
     try:
         body, is_whole = await exchange.read_all(_MAX_ASKED_BYTES)
@@ -150,3 +151,4 @@ async def ask(router: Router, engine: Engine, target: str, headers: Headers) -> 
 
 
 _MAX_ASKED_BYTES = 16 << 20
+_ASK_DROPS = frozenset({b"accept", b"content-encoding", b"content-type"})

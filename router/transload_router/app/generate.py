@@ -105,7 +105,9 @@ class Call:
     def _was_sent(self) -> bool:
         is_prefill = self._machine.state is machine.State.PREFILLING
         leg = self._legs.get(Role.PREFILL if is_prefill else Role.DECODE)
-        return leg is not None and leg.sending.may_have_arrived
+        if leg is None or leg.sending is None:
+            return False
+        return leg.sending.may_have_arrived
 
     async def _choose(self, command: machine.ChooseEngines) -> machine.Event:
         prefill = None

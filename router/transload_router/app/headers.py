@@ -52,7 +52,6 @@ class HeaderPolicy:
     """Turns a client's headers into an engine's, and an answer's into the client's."""
 
     def __init__(self, settings: Settings) -> None:
-        self._credentials = settings.credentials
         drops = _NOT_SENT_ON if settings.credentials == "pass" else _NOT_SENT_ON | CREDENTIALS
         self._drops = {False: drops, True: drops | {b"accept-encoding"}}
         self._request_ids = _unique_ids()
@@ -62,35 +61,52 @@ class HeaderPolicy:
             (Role.DECODE, settings.decode_api_key),
         ):
             self._keys[role] = b"Bearer " + key.get_secret_value().encode() if key else None
+        self._credential_lines = {
+            role: b"authorization: %b\r\n" % key
+            if key is not None and settings.credentials == "replace"
+            else b""
+            for role, key in self._keys.items()
+        }
 
     def probe(self, role: Role) -> Headers:
         """Credentials of the router's own questions to a pool."""
         key = self._keys[role]
         return [(b"authorization", key)] if key is not None else []
 
-    def leg(self, role: Role, client: Headers, *, reads_answer: bool) -> Headers:
-        """Headers for one leg, with an id of its own.
+    def block(
+        self,
+        client: Headers,
+        *,
+        reads_answer: bool,
+        without: frozenset[bytes] = frozenset(),
+    ) -> bytes:
+        """A client's headers as they go on to engines, ready to be sent.
 
         Args:
-            role: The pool that the leg goes to; each pool has its own key.
             client: The client's headers, names in lower case.
             reads_answer: Whether the router itself reads the answer, which must not be
                 compressed then.
+            without: Further names to leave out.
         """
         drops = self._drops[reads_answer]
         named = _connection_options(client)
-        if named:
-            drops |= named
-        sent = [
-            header
-            for header in client
-            if header[0] not in drops and not header[0].startswith(OWN_PREFIX)
-        ]
-        if self._credentials == "replace":
-            sent.extend(self.probe(role))
-        # Unique per attempt and leg: an engine refuses or confuses two live requests of one id.
-        sent.append((REQUEST_ID, next(self._request_ids)))
-        return sent
+        if named or without:
+            drops = drops | named | without
+        return b"".join(
+            [
+                b"%b: %b\r\n" % header
+                for header in client
+                if header[0] not in drops and not header[0].startswith(OWN_PREFIX)
+            ]
+        )
+
+    def leg(self, role: Role, block: bytes) -> bytes:
+        """One leg's headers: its pool's credentials, and an id of its own.
+
+        The id is unique per attempt and leg: an engine may confuse two live requests of one id.
+        """
+        credentials = self._credential_lines[role]
+        return b"%b%bx-request-id: %b\r\n" % (block, credentials, next(self._request_ids))
 
     def answer(self, upstream: Headers, *, keeps_length: bool = False) -> Headers:
         """An engine's answer headers for the client.

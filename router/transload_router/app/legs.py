@@ -1,7 +1,7 @@
 """The legs of one request: chosen, reserved, sent, ended, whatever happens."""
 
 import logging
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from time import perf_counter
 
 from transload_router.app.request import GenerateRequest
@@ -27,7 +27,7 @@ class Leg:
     engine: Engine
     reservation: Reservation
     started: float = 0.0
-    sending: Sending = field(default_factory=Sending)
+    sending: Sending | None = None
     exchange: Exchange | None = None
 
 
@@ -82,10 +82,10 @@ class Legs:
         """
         leg, request = self._legs[role], self._request
         leg.started = perf_counter()
-        leg.sending = Sending()
-        headers = self._router.headers.leg(role, request.headers, reads_answer=True)
+        leg.sending = sending = Sending()
+        headers = self._router.headers.leg(role, request.header_block)
         leg.exchange = await self._router.upstream.send(
-            leg.engine, "POST", request.target, headers, body, leg.sending, may_resend=may_resend
+            leg.engine, "POST", request.target, headers, body, sending, may_resend=may_resend
         )
         return leg.exchange
 
@@ -99,7 +99,7 @@ class Legs:
             EngineError: The engine hung up without an answer.
         """
         leg = self._legs[role]
-        connection = leg.sending.connection
+        connection = leg.sending.connection if leg.sending is not None else None
         if connection is None:
             return None
         if leg.exchange is None:
@@ -137,7 +137,7 @@ class Legs:
         leg.reservation.release()
         if leg.exchange is not None:
             leg.exchange.release()
-        elif leg.sending.connection is not None:
+        elif leg.sending is not None and leg.sending.connection is not None:
             self._router.upstream.drop(leg.sending.connection)
         if leg.started:
             seconds = perf_counter() - leg.started

@@ -50,12 +50,8 @@ async def _send_release(
     router: Router, request: GenerateRequest, handoff: bytes, engine: Engine
 ) -> bool:
     model = request.model or router.fleet.only_model() or ""
-    headers = [
-        (name, value)
-        for name, value in router.headers.leg(Role.DECODE, request.headers, reads_answer=True)
-        if name not in (b"content-type", b"accept")
-    ]
-    headers.append((b"content-type", b"application/json"))
+    block = router.headers.block(request.headers, reads_answer=True, without=_BODY_HEADERS)
+    headers = router.headers.leg(Role.DECODE, block + b"content-type: application/json\r\n")
     try:
         async with asyncio.timeout(RELEASE_TIMEOUT_S):
             exchange = await router.upstream.send(
@@ -73,3 +69,4 @@ async def _send_release(
 
 
 MAX_ANSWER_BYTES = 64 << 10
+_BODY_HEADERS = frozenset({b"accept", b"content-encoding", b"content-type"})

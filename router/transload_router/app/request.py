@@ -31,6 +31,7 @@ class GenerateRequest:
         endpoint: Its row of the table.
         target: Path and query for both legs.
         headers: As the client sent them.
+        header_block: The same as they go on to both legs.
         body: For decode: the client's bytes, less what clients may not set.
         members: The body's members.
         model: The served model's name, None where the client gave none.
@@ -47,6 +48,7 @@ class GenerateRequest:
     endpoint: Endpoint
     target: str
     headers: Headers
+    header_block: bytes
     body: bytes
     members: Members
     model: str | None
@@ -95,6 +97,7 @@ def read_request(
         endpoint=endpoint,
         target=target,
         headers=headers,
+        header_block=router.headers.block(headers, reads_answer=True),
         body=body,
         members=members,
         model=model,

@@ -77,6 +77,8 @@ class Router:
     ) -> Engine | None:
         """Choose an engine for a leg; `only` narrows the choice to one that must be it."""
         members = self.fleet.candidates(request.role, request.model, avoid)
+        if len(members) == 1 and only is None:
+            return members[0].engine
         candidates = [
             Candidate(member.engine, self.load.of(member.engine))
             for member in members

@@ -28,7 +28,9 @@ _ENVELOPES = ("response", "message")
 
 def is_carried(handoff: bytes | None) -> bool:
     """Whether the handoff itself tells decode what prefill had cached."""
-    members = read_object(Raw(handoff)) if handoff is not None else None
+    if handoff is None or _CARRIED.encode() not in handoff:
+        return False
+    members = read_object(Raw(handoff))
     return members is not None and not is_unset(members.get(_CARRIED))
 
 

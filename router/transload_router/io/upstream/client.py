@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from transload_router.core.types import Address, Engine
 from transload_router.errors import EngineError, EngineReset, EngineUnreachable
 from transload_router.io.tcp import UNACKNOWLEDGED_S, watch_peer
-from transload_router.io.upstream.connection import Connection, Headers
+from transload_router.io.upstream.connection import Connection
 from transload_router.io.upstream.exchange import Exchange
 
 # uvicorn closes idle connections after 5 s (its `timeout_keep_alive`, which vLLM leaves alone);
@@ -71,7 +71,7 @@ class Pool:
     def __init__(self, address: Address) -> None:
         self.address = address
         self.base_path = address.base_path
-        self.host_line = f" HTTP/1.1\r\nhost: {address.authority}"
+        self.host_line = f" HTTP/1.1\r\nhost: {address.authority}\r\n"
         self.idle: list[Connection] = []
 
 
@@ -96,7 +96,7 @@ class Upstream:
         engine: Engine,
         method: str,
         target: str,
-        headers: Headers,
+        headers: bytes,
         body: bytes,
         sending: Sending | None = None,
         *,
@@ -111,7 +111,8 @@ class Upstream:
             engine: Where to.
             method: HTTP method.
             target: Path and query, percent-encoded, below the engine's base path.
-            headers: Without Host, Content-Length and connection headers; names in lower case.
+            headers: Whole lines, each with its end; without Host, Content-Length and those of
+                the connection.
             body: The whole body, b"" for none.
             sending: Filled in while the call runs. After a cancelled call its owner ends the
                 exchange with `drop` or `finish_cancelled`.
@@ -289,17 +290,13 @@ def _reason(error: OSError) -> str:
 
 
 def _request_bytes(
-    pool: Pool, method: str, target: str, headers: Headers, body: bytes
+    pool: Pool, method: str, target: str, headers: bytes, body: bytes
 ) -> list[bytes]:
     """The request, its head and body apart so that a large body is not copied."""
-    lines = [f"{method} {pool.base_path}{target}{pool.host_line}".encode()]
-    lines += [b"%b: %b" % header for header in headers]
-    if body or method in ("POST", "PUT", "PATCH"):
-        lines.append(b"content-length: %d\r\n\r\n" % len(body))
-    else:
-        lines.append(b"\r\n")
+    start = f"{method} {pool.base_path}{target}{pool.host_line}".encode()
+    if not body and method not in ("POST", "PUT", "PATCH"):
+        return [b"%b%b\r\n" % (start, headers)]
     # One packet for the usual body; 16 KiB is loopback's and most networks' cheap copy.
     if len(body) < 16 << 10:
-        lines[-1] += body
-        return [b"\r\n".join(lines)]
-    return [b"\r\n".join(lines), body]
+        return [b"%b%bcontent-length: %d\r\n\r\n%b" % (start, headers, len(body), body)]
+    return [b"%b%bcontent-length: %d\r\n\r\n" % (start, headers, len(body)), body]
