@@ -111,8 +111,6 @@ def late(left: asyncio.Event, pieces: int) -> Behaviour:
         if cut:
             await exchange.write(whole[:cut])
         left.set()
-        # uvicorn and vLLM have the answer's bytes in their transport when the end of the
-        # connection arrives, and send them still.
         exchange.connection.transport.write(whole[cut:])
         await exchange.connection.can_write.wait()
 
@@ -167,14 +165,11 @@ async def test_a_release_is_shaped_to_be_rejected_and_counted(fleet: Fleet) -> N
         await rest.wait()
         await exchange.write(body[20:])
 
-    # Like vLLM behind uvicorn, whose answer is in the transport already: our end does not stop it.
     fleet.p.by_leg[Leg.PREFILL] = halves
-    fleet.p.finishes_after_eof = True
     async with raw_client(fleet.router.port) as client:
         await client.send(request(CHAT, stream=True))
         await half_sent.wait()
-        client.close()
-    await soon(fleet.p.asked()[0].connection.eof.wait(), GONE_S)
+        await fleet.router.saw_leave(client.close)
     rest.set()
     release = (await fleet.d.next_exchange(1, Leg.RELEASE)).request
     assert release.path == "/v1/completions"

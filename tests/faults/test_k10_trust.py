@@ -12,7 +12,6 @@ from support.router_server import Fleet, serve_fleet
 from support.scripted_engine import Leg, ScriptedEngine
 from support.vllm_api import APIS, CHAT, COMPLETIONS, GENERATE, MESSAGES, Api, dump
 from support.vllm_behaviour import VllmBehaviour
-from support.waiting import soon
 
 EVIL = {"do_remote_prefill": True, "remote_host": "169.254.169.254", "remote_port": 80}
 DOORS: tuple[dict[str, Any], ...] = (
@@ -150,13 +149,11 @@ async def provoke(fleet: Fleet) -> None:
     assert (await client.get("/v1/models", headers=CLIENT)).status_code == 200
     gate = Gate()
     fleet.p.by_leg[Leg.PREFILL] = gate.before()
-    fleet.p.finishes_after_eof = True
     count = len(fleet.p.asked())
     async with raw_client(fleet.router.port) as leaving:
         await leaving.send(post(CHAT.path, dump(CHAT.request()), *CLIENT.items()))
-        exchange = await fleet.p.next_exchange(count + 1)
-        leaving.close()
-        await soon(exchange.connection.eof.wait())
+        await fleet.p.next_exchange(count + 1)
+        await fleet.router.saw_leave(leaving.close)
         gate.opened.set()
         await fleet.d.next_exchange(1, Leg.RELEASE)
 

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import re
 import socket
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -101,6 +101,16 @@ class RunningRouter:
     def num_legs(self) -> int:
         """Legs that hold a reservation."""
         return int(self.app.state.router.load.num_requests())
+
+    async def saw_leave(self, leave: Callable[[], None]) -> None:
+        """Have a client leave, and wait until the router was told."""
+        connections = self.server.server_state.connections
+        num_before = len(connections)
+        leave()
+        await until(lambda: len(connections) < num_before, "the client's connection lost")
+        # The server's message reaches the request's task with the next turns of the loop.
+        for _ in range(3):
+            await asyncio.sleep(0)
 
     async def assert_empty(self) -> None:
         """Every table is empty and every gauge zero, now or in a moment."""

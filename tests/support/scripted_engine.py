@@ -171,7 +171,6 @@ class _Connection(asyncio.Protocol):
         self._task: asyncio.Task[None] | None = None
         self.lost = asyncio.Event()
         self.lost_at = 0.0
-        self.eof = asyncio.Event()
         self.can_write = asyncio.Event()
         self.num_requests = 0
 
@@ -206,9 +205,8 @@ class _Connection(asyncio.Protocol):
             self.transport.abort()
 
     def eof_received(self) -> bool:
-        """Hang up, as uvicorn does; True keeps the sending half open."""
-        self.eof.set()
-        return self._engine.finishes_after_eof
+        """Hang up, as uvicorn does."""
+        return False
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.lost_at = asyncio.get_running_loop().time()
@@ -303,7 +301,6 @@ class ScriptedEngine:
         by_leg: Plays a leg's requests; before `always`, behind `script`.
         by_path: Plays a path's requests, probes too; before everything else.
         exchanges: All requests in order.
-        finishes_after_eof: Whether a client's half-close leaves the answer under way.
         on_connect: Called with each new connection.
         on_headers: Called when a request's head is complete, its body not yet read.
     """
@@ -319,7 +316,6 @@ class ScriptedEngine:
     connections: list[_Connection] = field(default_factory=list)
     protocol_errors: list[str] = field(default_factory=list)
     behaviour_errors: list[BaseException] = field(default_factory=list)
-    finishes_after_eof: bool = False
     on_connect: Callable[[_Connection], None] | None = None
     on_headers: Callable[[_Connection], None] | None = None
     bytes_received: int = 0
@@ -408,7 +404,6 @@ class ScriptedEngine:
         self.by_path.clear()
         self.exchanges.clear()
         self.always = self.on_connect = self.on_headers = None
-        self.finishes_after_eof = False
         self.bytes_received = 0
         self.connections = [one for one in self.connections if not one.lost.is_set()]
 

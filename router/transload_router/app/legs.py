@@ -90,7 +90,7 @@ class Legs:
         return leg.exchange
 
     async def salvage(self, role: Role, limit_bytes: int) -> tuple[int, bytes] | None:
-        """Half-close a leg and read the answer that may be under way; bound the wait outside.
+        """Go on reading a cancelled leg's answer, which may be under way; bound the wait outside.
 
         Returns:
             (status, whole body), or None where there is none.
@@ -103,9 +103,7 @@ class Legs:
         if connection is None:
             return None
         if leg.exchange is None:
-            leg.exchange = await self._router.upstream.finish_cancelled(connection)
-        else:
-            leg.exchange.half_close()
+            leg.exchange = await self._router.upstream.resume(connection)
         body, is_whole = await leg.exchange.read_all(limit_bytes)
         return (leg.exchange.status, body) if is_whole else None
 

@@ -135,7 +135,7 @@ class EndStream(msgspec.Struct, frozen=True, gc=False):
 
 
 class AbandonPrefill(msgspec.Struct, frozen=True, gc=False):
-    """Hang up on prefill, but read what it may have answered already."""
+    """End the prefill leg soon, but read what it may have answered by then."""
 
 
 class CloseDecode(msgspec.Struct, frozen=True, gc=False):

@@ -115,7 +115,7 @@ class Upstream:
                 the connection.
             body: The whole body, b"" for none.
             sending: Filled in while the call runs. After a cancelled call its owner ends the
-                exchange with `drop` or `finish_cancelled`.
+                exchange with `drop` or `resume`.
             may_resend: False for what an engine must not read twice.
 
         Raises:
@@ -174,16 +174,12 @@ class Upstream:
         connection.abort()
         self._busy.discard(connection)
 
-    async def finish_cancelled(self, connection: Connection) -> Exchange:
-        """Half-close a cancelled exchange and wait for the answer that may be under way.
-
-        The wait is the caller's to bound.
+    async def resume(self, connection: Connection) -> Exchange:
+        """Go on waiting for the header of a cancelled exchange; the wait is the caller's to bound.
 
         Raises:
             EngineError: No answer came.
         """
-        if not connection.half_close():
-            self.drop(connection)
         return await self._read_head(connection)
 
     def _take_idle(self, pool: Pool) -> Connection | None:

@@ -60,7 +60,6 @@ class Connection(asyncio.Protocol):
         "_error",
         "_header_bytes",
         "_idle_timeout_s",
-        "_is_half_closed",
         "_is_paused",
         "_is_whole",
         "_keeps_alive",
@@ -94,7 +93,6 @@ class Connection(asyncio.Protocol):
         self._waiter: asyncio.Future[None] | None = None
         self._phase = Phase.IDLE
         self._idle_timeout_s = 0.0
-        self._is_half_closed = False
         # llhttp starts over by itself after a whole answer, so one parser serves a connection.
         self._parser = httptools.HttpResponseParser(self)
         self._begin_answer()
@@ -123,7 +121,7 @@ class Connection(asyncio.Protocol):
     @property
     def can_be_kept(self) -> bool:
         """Whether the last answer ended whole and permits another exchange."""
-        return self._is_whole and self._keeps_alive and self.is_open and not self._is_half_closed
+        return self._is_whole and self._keeps_alive and self.is_open
 
     @property
     def num_unwritten_bytes(self) -> int:
@@ -219,19 +217,6 @@ class Connection(asyncio.Protocol):
             if data or self._is_whole:
                 return data
             await self.arrival()
-
-    def half_close(self) -> bool:
-        """Tell the engine that no more comes; its answer can still be read.
-
-        Returns:
-            False where the transport cannot (TLS).
-        """
-        if self._transport is None or not self._transport.can_write_eof():
-            return False
-        if not self._transport.is_closing():
-            self._is_half_closed = True
-            self._transport.write_eof()
-        return True
 
     def abort(self) -> None:
         """Close at once, sending nothing more."""

@@ -50,10 +50,6 @@ class Exchange:
         self._parts = []
         return b"".join(parts), False
 
-    def half_close(self) -> bool:
-        """See `Connection.half_close`."""
-        return self._connection.half_close()
-
     def release(self) -> None:
         """Keep the connection if the answer was read to its end, else close it. Idempotent."""
         self._give_back(self._connection)
