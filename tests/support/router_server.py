@@ -68,11 +68,32 @@ class Metrics:
 
 
 class _Server(uvicorn.Server):
-    """A server that leaves the process's signals alone."""
+    """A server that leaves the process's signals alone and ends without polling."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.ending = asyncio.Event()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
+
+    async def main_loop(self) -> None:
+        await self.on_tick(0)
+        await self.ending.wait()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        for server in self.servers:
+            server.close()
+        for connection in list(self.server_state.connections):
+            connection.shutdown()
+        state = self.server_state
+        with contextlib.suppress(AssertionError):
+            await until(lambda: not state.connections and not state.tasks, "all served", 1)
+        for task in list(state.tasks):
+            task.cancel()
+        await asyncio.gather(*state.tasks, return_exceptions=True)
+        await self.lifespan.shutdown()
 
 
 @dataclass(eq=False)
@@ -195,7 +216,6 @@ async def serve_router(settings: Settings) -> AsyncIterator[RunningRouter]:
         log_config=None,
         proxy_headers=False,
         server_header=False,
-        timeout_graceful_shutdown=1,
     )
     server = _Server(config)
     sock = socket.socket()
@@ -218,7 +238,7 @@ async def serve_router(settings: Settings) -> AsyncIterator[RunningRouter]:
         ) as client:
             yield RunningRouter(url, port, app, client, server)
     finally:
-        server.should_exit = True
+        server.ending.set()
         await serving
         sock.close()
 
