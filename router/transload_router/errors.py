@@ -107,14 +107,20 @@ class EngineError(TransloadError):
 
 
 class EngineUnreachable(EngineError):
-    """No connection: refused, unroutable, or not accepted in the connect timeout."""
+    """No connection: refused, unroutable, or not accepted in the connect timeout.
+
+    Attributes:
+        is_gone: Whether nobody listens there. A connect timeout does not say so: a burst that
+            fills a busy engine's backlog looks the same.
+    """
 
     status = 503
     kind = "engine_unreachable"
     retry_after_s = 1
 
-    def __init__(self, engine: str, message: str) -> None:
+    def __init__(self, engine: str, message: str, *, is_gone: bool = True) -> None:
         super().__init__(engine, message, was_sent=False)
+        self.is_gone = is_gone
 
 
 class EngineTimeout(EngineError):

@@ -81,7 +81,7 @@ async def test_three_hundred_streams_at_once() -> None:
             return answer.content
 
         asking = [asyncio.create_task(ask()) for _ in range(300)]
-        await fleet.d.next_exchange(300, Leg.DECODE)
+        await soon(fleet.d.next_exchange(300, Leg.DECODE), 30)
         assert fleet.router.num_legs == 300
         gate.set()
         assert all(CHAT.done in body for body in await asyncio.gather(*asking))

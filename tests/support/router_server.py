@@ -23,7 +23,7 @@ from transload_router.settings import Settings
 
 # Faults become visible after these; everything else is a matter of milliseconds.
 QUICK = {
-    "connect_timeout_s": 0.4,
+    "connect_timeout_s": 3.0,
     "response_header_timeout_s": 0.4,
     "idle_timeout_s": 0.4,
     "client_stall_timeout_s": 0.5,

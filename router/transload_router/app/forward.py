@@ -98,7 +98,7 @@ class Forward:
             except EngineUnreachable as unreachable:
                 error = unreachable
                 self._router.metrics.errors.add("decode", error.kind, engine.id)
-                self._router.note_unreachable(engine, str(error))
+                self._router.note_unreachable(engine, error)
                 avoid |= {engine.id}
 
     async def _run_on(self, engine: Engine, body: bytes, send: Send) -> None:

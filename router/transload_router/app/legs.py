@@ -113,7 +113,7 @@ class Legs:
         leg = self._legs[role]
         self.count_error(role, error.kind)
         if isinstance(error, EngineUnreachable):
-            self._router.note_unreachable(leg.engine, str(error))
+            self._router.note_unreachable(leg.engine, error)
         else:
             log.warning("%s leg of a %s request: %s", role, self._request.endpoint.name, error)
         if leg.exchange is not None:

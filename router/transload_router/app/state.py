@@ -14,6 +14,7 @@ from transload_router.core.load import Load
 from transload_router.core.membership import Fleet, Health
 from transload_router.core.policy import Candidate, LeastReserved, LegRequest, Policy
 from transload_router.core.types import Address, Engine, Role
+from transload_router.errors import EngineUnreachable
 from transload_router.io.upstream import Timeouts, Upstream
 from transload_router.settings import Settings
 
@@ -90,11 +91,13 @@ class Router:
         """Whether an engine would be left after avoiding these."""
         return bool(self.fleet.candidates(role, model, avoid))
 
-    def note_unreachable(self, engine: Engine, detail: str) -> None:
-        """A connection failed: do not choose the engine until a probe reaches it."""
+    def note_unreachable(self, engine: Engine, error: EngineUnreachable) -> None:
+        """A connection failed: where nobody listens, the next probe decides when to choose it."""
+        if not error.is_gone:
+            return
         if self.fleet.members[engine.id].health is not Health.DOWN:
-            log.warning("engine %s is down: %s", engine.id, detail)
-        self.fleet.mark_down(engine.id, detail)
+            log.warning("engine %s is down: %s", engine.id, error)
+        self.fleet.mark_down(engine.id, str(error))
 
     def served_name(self, alias: str | None) -> str | None:
         """The engines' name for a client's model name; None where it is no alias."""

@@ -205,7 +205,7 @@ class Upstream:
                     ssl=self._tls_context() if address.is_tls else None,
                 )
         except TimeoutError:
-            raise EngineUnreachable(engine.id, "no connection in time") from None
+            raise EngineUnreachable(engine.id, "no connection in time", is_gone=False) from None
         except OSError as error:
             raise EngineUnreachable(engine.id, f"no connection: {_reason(error)}") from error
         sock = connection.raw_socket
