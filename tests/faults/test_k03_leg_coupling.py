@@ -18,7 +18,7 @@ async def test_prefill_refuses_and_decode_is_never_asked(fleet: Fleet, api: Api)
     fleet.p.by_leg[Leg.PREFILL] = behaviours.refuse(400, "over the context")
     fleet.d.always = behaviours.hang
     for _ in range(50):
-        answer = await soon(fleet.router.client.post(api.path, json=api.request()), 1)
+        answer = await soon(fleet.router.client.post(api.path, json=api.request()))
         assert answer.status_code == 400
         assert b"over the context" in answer.content
     assert fleet.d.exchanges == [e for e in fleet.d.exchanges if e.request.leg is Leg.PROBE]

@@ -204,7 +204,7 @@ async def test_own_errors_name_no_address(api: Api) -> None:
 async def test_bytes_that_are_not_http(fleet: Fleet, leg: Leg, answer: bytes) -> None:
     engine = fleet.p if leg is Leg.PREFILL else fleet.d
     engine.by_leg[leg] = behaviours.raw(answer, then="hang")
-    told = await soon(fleet.router.client.post(CHAT.path, json=CHAT.request()), 1)
+    told = await soon(fleet.router.client.post(CHAT.path, json=CHAT.request()))
     assert told.status_code == 502
     assert assert_own_error(CHAT, 502, told.content) == "engine_bad_answer"
     scrape = await fleet.router.metrics()

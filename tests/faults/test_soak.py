@@ -122,7 +122,7 @@ async def watched_health(s: Soaked) -> AsyncIterator[list[float]]:
     slowest_s.append(float(out))
 
 
-async def many_streams(num_streams: int) -> None:
+async def many_streams(num_streams: int, health_within_s: float) -> None:
     """All open at once, each event of all before the next of any; somebody asks for health."""
     async with soaked() as s:
         gates = {number: asyncio.Event() for number in range(NUM_ROUNDS)}
@@ -155,7 +155,7 @@ async def many_streams(num_streams: int) -> None:
             bodies = await soon(asyncio.gather(*clients), 120)
         assert all(CHAT.done in body for body in bodies)
         assert len({body.split(b'"id":"')[1][:20] for body in bodies}) == num_streams
-        assert slowest_s[0] < 1.0
+        assert slowest_s[0] < health_within_s
         await s.assert_empty()
 
 
@@ -222,7 +222,8 @@ async def many_requests(num_requests: int, num_at_once: int = 16) -> None:
 
 @pytest.mark.timeout(120)
 async def test_a_hundred_and_fifty_streams() -> None:
-    await many_streams(150)
+    # Beside three other workers; the full size holds the second.
+    await many_streams(150, health_within_s=3.0)
 
 
 @pytest.mark.timeout(120)
@@ -233,7 +234,7 @@ async def test_a_thousand_requests() -> None:
 @pytest.mark.soak
 @pytest.mark.timeout(600)
 async def test_fifteen_hundred_streams() -> None:
-    await many_streams(1_500)
+    await many_streams(1_500, health_within_s=1.0)
 
 
 @pytest.mark.soak

@@ -190,12 +190,12 @@ class Fleet:
         await until(
             lambda: all(engine.is_idle for engine in self.engines),
             f"engines idle; still playing {[e.busy for e in self.engines]}",
-            within_s=2,
+            within_s=5,
         )
         await self.router.assert_empty()
         ledger = self.engines[0].ledger
         with contextlib.suppress(AssertionError):
-            await until(lambda: len(ledger.pinned) == self.pinned, "handoffs settled", within_s=2)
+            await until(lambda: len(ledger.pinned) == self.pinned, "handoffs settled", within_s=5)
         assert len(ledger.pinned) == self.pinned, ledger.pinned
         assert ledger.faults() == []
         for engine in self.engines:

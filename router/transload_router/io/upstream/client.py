@@ -231,7 +231,11 @@ class Upstream:
     def _check_deadlines(self) -> None:
         now = self._loop.time()
         for connection in [c for c in self._busy if 0.0 < c.deadline < now]:
-            connection.expire()
+            # Timers run before sockets are read: after a pause of the router itself the answer
+            # may be there already, so a deadline counts when a second sweep finds it still past.
+            if connection.overdue == connection.deadline:
+                connection.expire()
+            connection.overdue = connection.deadline
         is_needed = bool(self._busy)
         for pool in self._pools.values():
             is_needed |= _trim(pool, now)

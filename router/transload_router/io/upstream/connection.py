@@ -51,6 +51,7 @@ class Connection(asyncio.Protocol):
         idle_pool: Where it waits between exchanges.
         idle_since: Loop time at which the last exchange ended.
         deadline: Loop time at which the present wait ends, 0.0 for none.
+        overdue: The deadline that a sweep found past.
         is_reused: Whether an exchange has ended on this connection before.
     """
 
@@ -77,6 +78,7 @@ class Connection(asyncio.Protocol):
         "idle_pool",
         "idle_since",
         "is_reused",
+        "overdue",
         "status",
     )
 
@@ -87,6 +89,7 @@ class Connection(asyncio.Protocol):
         self.idle_pool = idle_pool
         self.idle_since = 0.0
         self.deadline = 0.0
+        self.overdue = 0.0
         self.is_reused = False
         self._loop = loop
         self._transport: asyncio.Transport | None = None
