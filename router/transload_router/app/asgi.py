@@ -13,6 +13,7 @@ from transload_router import __version__
 from transload_router.app import models, relay, responses
 from transload_router.app.answers import error_body, error_headers
 from transload_router.app.client import (
+    CLIENT_LEFT_STATUS,
     ClientLeft,
     ClientWatch,
     Receive,
@@ -24,7 +25,7 @@ from transload_router.app.client import (
     request_target,
 )
 from transload_router.app.forward import Forward
-from transload_router.app.generate import CLIENT_LEFT_STATUS, Call
+from transload_router.app.generate import Call
 from transload_router.app.headers import REQUEST_ID, find
 from transload_router.app.line import CORK
 from transload_router.app.operators import add_operators_routes
@@ -95,16 +96,18 @@ class Serving:
         """Serve the request to its end."""
         metrics = self._router.metrics
         metrics.in_flight.enter(self._label)
-        status = CLIENT_LEFT_STATUS
+        # What a defect of our own leaves standing: the server answers it with a 500.
+        status = 500
         try:
             status = await self._dispatch()
         except ClientLeft:
-            pass
+            status = CLIENT_LEFT_STATUS
         except TransloadError as error:
             status = error.status
             await self._answer(error)
         except CutShort as error:
             # The server closes a connection whose answer was not completed.
+            status = error.status
             log.warning("%s answer cut: %s", self._label, error)
         finally:
             metrics.in_flight.leave(self._label)
@@ -198,7 +201,7 @@ class Serving:
         """Say what went wrong; nothing was said yet, or it would have been a `CutShort`."""
         if not isinstance(error, EngineError):
             self._router.metrics.errors.add("router", error.kind, "none")
-        dialect = self._endpoint.dialect if self._endpoint is not None else Dialect.OPENAI
+        dialect = _dialect(self._path)
         headers = error_headers(error)
         client_id = find(self._headers, REQUEST_ID)
         if client_id is not None:
@@ -221,6 +224,14 @@ class Serving:
 
 def _nothing() -> None:
     """Stands for a server that cannot hold a head."""
+
+
+def _dialect(path: str) -> Dialect:
+    """Whose error shapes a path's clients expect, paths below an endpoint included."""
+    for row in ENDPOINTS.values():
+        if path == row.path or path.startswith(f"{row.path}/"):
+            return row.dialect
+    return Dialect.OPENAI
 
 
 _JSON = ((b"content-type", b"application/json"),)

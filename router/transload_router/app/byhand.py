@@ -10,6 +10,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
+_NOT_DRIVEN = object()
 
 
 class ByHand(Generic[T]):
@@ -21,20 +22,24 @@ class ByHand(Generic[T]):
         waits_for: What it waits for, where its owner has driven it.
     """
 
-    __slots__ = ("_coroutine", "_on_end")
+    __slots__ = ("_coroutine", "_on_end", "_waits_for")
 
     def __init__(
         self,
         coroutine: Coroutine[Any, Any, T],
         on_end: Callable[[T | None, BaseException | None], None],
-        waits_for: Any = None,
+        waits_for: Any = _NOT_DRIVEN,
     ) -> None:
         self._coroutine: Coroutine[Any, Any, T] | None = coroutine
         self._on_end = on_end
-        if waits_for is None:
+        self._waits_for = waits_for
+
+    def start(self) -> None:
+        """Run the coroutine until it waits or ends; call once, when `self` is where it belongs."""
+        if self._waits_for is _NOT_DRIVEN:
             self._step()
         else:
-            self._follow(waits_for)
+            self._follow(self._waits_for)
 
     def _step(self, _done: object = None) -> None:
         coroutine = self._coroutine

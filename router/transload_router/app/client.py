@@ -21,6 +21,10 @@ DRAIN_TIMEOUT_S = 2.0
 DRAIN_BYTES = 256 << 20
 
 
+# nginx's word for a client that left before its answer; never sent, only counted.
+CLIENT_LEFT_STATUS = 499
+
+
 class ClientLeft(Exception):
     """The client closed its connection before its request was whole."""
 
@@ -82,10 +86,11 @@ class ClientWatch:
     message is awaited, without a task (2.5 against 25 microseconds on one EPYC core).
     """
 
-    __slots__ = ("_receive", "_receiving", "_task", "is_gone")
+    __slots__ = ("_error", "_receive", "_receiving", "_task", "is_gone")
 
     def __init__(self, receive: Receive) -> None:
         self.is_gone = False
+        self._error: BaseException | None = None
         self._receive = receive
         self._receiving: ByHand[Message] | None = None
         self._task: asyncio.Task[Any] | None = None
@@ -108,6 +113,7 @@ class ClientWatch:
     def _await_message(self) -> None:
         receiving = cast(Coroutine[Any, Any, Message], self._receive())
         self._receiving = ByHand(receiving, self._on_message)
+        self._receiving.start()
 
     def _on_message(self, message: Message | None, error: BaseException | None) -> None:
         if self._task is None:
@@ -115,7 +121,8 @@ class ClientWatch:
         if error is None and message is not None and message["type"] != "http.disconnect":
             self._await_message()
             return
-        self.is_gone = True
+        self.is_gone = error is None
+        self._error = error
         self._task.cancel()
 
     def absorb(self) -> None:
@@ -123,7 +130,10 @@ class ClientWatch:
 
         Raises:
             CancelledError: The server is ending, not the client.
+            BaseException: What the server's `receive` raised instead of a message.
         """
+        if self._error is not None:
+            raise self._error
         if not self.is_gone or self._task is None:
             raise asyncio.CancelledError
         self._task.uncancel()

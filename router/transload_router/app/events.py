@@ -95,6 +95,7 @@ class EventRelay:
             return
         else:
             self._sending = ByHand(sending, self._on_sent, waits_for)
+            self._sending.start()
         if not self._last:
             self._last = arrived
             self._on_first(data)

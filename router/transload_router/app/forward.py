@@ -3,7 +3,7 @@
 import logging
 import re
 
-from transload_router.app.client import Send
+from transload_router.app.client import CLIENT_LEFT_STATUS, Send
 from transload_router.app.headers import REQUEST_ID, find
 from transload_router.app.relay import CutShort, relay_unread
 from transload_router.app.state import Router
@@ -18,7 +18,13 @@ from transload_router.core.bodies.members import (
 )
 from transload_router.core.policy import LegRequest
 from transload_router.core.types import Engine, Role
-from transload_router.errors import BadRequest, EngineUnreachable, NoEngine
+from transload_router.errors import (
+    BadRequest,
+    EngineError,
+    EngineUnreachable,
+    NoEngine,
+    TransloadError,
+)
 from transload_router.io.upstream import Exchange
 from transload_router.io.upstream.client import Sending
 from transload_router.io.upstream.connection import Headers
@@ -66,7 +72,6 @@ class Forward:
 
     Attributes:
         status: What the client got, for the metrics.
-        engine: Who served it.
     """
 
     def __init__(self, router: Router, method: str, target: str, headers: Headers) -> None:
@@ -74,8 +79,7 @@ class Forward:
         self._method = method
         self._target = target
         self._headers = headers
-        self.status = 499
-        self.engine: Engine | None = None
+        self.status = CLIENT_LEFT_STATUS
 
     async def run(self, body: bytes, send: Send, *, only: str | None = None) -> None:
         """Choose, send, relay. Another engine is tried only if no byte was sent.
@@ -92,12 +96,11 @@ class Forward:
             engine = self._router.choose(wanted, avoid, only)
             if engine is None:
                 raise error or NoEngine("no engine can take the request now")
-            self.engine = engine
             try:
                 return await self._run_on(engine, body, send)
             except EngineUnreachable as unreachable:
                 error = unreachable
-                self._router.metrics.errors.add("decode", error.kind, engine.id)
+                self._count(engine, error)
                 self._router.note_unreachable(engine, error)
                 avoid |= {engine.id}
 
@@ -123,8 +126,13 @@ class Forward:
             if client_id is not None:
                 given.append((REQUEST_ID, client_id))
             await relay_unread(send, exchange, given)
-        except CutShort:
-            self._router.metrics.errors.add("decode", "engine_reset", engine.id)
+        except CutShort as cut:
+            self._count(engine, cut.cause)
+            raise
+        except EngineUnreachable:
+            raise
+        except EngineError as error:
+            self._count(engine, error)
             raise
         finally:
             reservation.release()
@@ -132,6 +140,10 @@ class Forward:
                 exchange.release()
             elif sending.connection is not None:
                 self._router.upstream.drop(sending.connection)
+
+    def _count(self, engine: Engine, error: TransloadError) -> None:
+        self._router.metrics.errors.add(engine.role.value, error.kind, engine.id)
+        log.warning("%s: %s", self._target.partition("?")[0], error)
 
 
 async def ask(router: Router, engine: Engine, target: str, headers: Headers) -> tuple[int, bytes]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from transload_router.app import relay
 from transload_router.app.answers import error_body, error_headers
-from transload_router.app.client import ClientWatch, Send
+from transload_router.app.client import CLIENT_LEFT_STATUS, ClientWatch, Send
 from transload_router.app.headers import find
 from transload_router.app.legs import Legs
 from transload_router.app.notes import Notes
@@ -50,7 +50,9 @@ MAX_HELD_ERROR_BYTES = 1 << 20
 # within a second, so the wait is shorter than that.
 ABANDON_TIMEOUT_S = 0.6
 
-CLIENT_LEFT_STATUS = 499
+
+# How vLLM answers a request whose KV load failed (kv_load_failure_policy=fail).
+_LOAD_FAILED = 500
 
 
 class Call:
@@ -96,6 +98,7 @@ class Call:
         event: machine.Event | None = None
         try:
             for command in commands:
+                assert event is None, "only a batch's last command may lead to an event"
                 event = await _PERFORM[type(command)](self, command)
         except asyncio.CancelledError:
             watch.absorb()
@@ -178,7 +181,7 @@ class Call:
             limit = self._router.settings.max_answer_bytes
             limit = limit if _is_ok(status) else MAX_HELD_ERROR_BYTES
             self._held = relay.Held(exchange, *await exchange.read_all(limit))
-        if self.notes.used_handoff and not 400 <= status < 500:
+        if self.notes.used_handoff and (_is_ok(status) or status == _LOAD_FAILED):
             self._judge(Verdict.WORKS if _is_ok(status) else Verdict.FAILS)
         if _is_ok(status):
             return machine.DecodeAnswered(status)

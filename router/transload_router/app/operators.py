@@ -15,8 +15,10 @@ def add_operators_routes(app: FastAPI, router: Router, probing: Probing) -> None
     """Add /healthz, /readyz and /metrics."""
 
     @app.get("/healthz", summary="Whether the process serves at all")
-    async def healthz() -> dict[str, str]:
-        return {"status": "ok"}
+    async def healthz() -> JSONResponse:
+        if router.defects:
+            return JSONResponse({"status": "defect", "defects": router.defects}, status_code=500)
+        return JSONResponse({"status": "ok"})
 
     @app.get("/readyz", summary="Whether requests can be served now, and what does not hand off")
     async def readyz() -> JSONResponse:

@@ -32,7 +32,17 @@ from transload_router.io.upstream.connection import Headers
 
 
 class CutShort(Exception):
-    """The answer cannot be completed and its form has no way to say so: close the connection."""
+    """The answer cannot be completed and its form has no way to say so: close the connection.
+
+    Attributes:
+        status: What the client had got before.
+        cause: The engine's failure.
+    """
+
+    def __init__(self, status: int, cause: TransloadError) -> None:
+        super().__init__(str(cause))
+        self.status = status
+        self.cause = cause
 
 
 def _nothing() -> None:
@@ -165,7 +175,7 @@ class Answer:
             CutShort: The answer is no event stream; only a closed connection can tell.
         """
         if self._framer is None or self._endpoint is None:
-            raise CutShort(str(error))
+            raise CutShort(self._held.exchange.status, error)
         event = error_event(error, self._endpoint.dialect, self._last_sequence_number())
         if self._framer.is_inside_event:
             # Half of an event too long to hold is with the client: end it, or it swallows ours.
@@ -199,5 +209,5 @@ async def relay_unread(send: Send, exchange: Exchange, headers: Headers) -> None
     try:
         await _relay_bytes(send, Held(exchange, b"", False))
     except EngineError as error:
-        raise CutShort(str(error)) from None
+        raise CutShort(exchange.status, error) from None
     await send({"type": "http.response.body", "body": b""})

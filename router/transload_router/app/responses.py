@@ -1,14 +1,17 @@
 """Stored responses: they live in the memory of the engine that made them."""
 
 import asyncio
+import logging
 import re
 from urllib.parse import quote
 
 from transload_router.app.forward import ask
 from transload_router.app.state import Router
 from transload_router.core.types import Role
-from transload_router.errors import EngineError
+from transload_router.errors import EngineError, EngineTimeout
 from transload_router.io.upstream.connection import Headers
+
+log = logging.getLogger("transload")
 
 STORED_PATH = re.compile(r"/v1/responses/([^/]+)(?:/.*)?")
 _TIMEOUT_S = 5.0
@@ -28,7 +31,10 @@ async def find_owner(router: Router, response_id: str, headers: Headers) -> str 
         try:
             async with asyncio.timeout(_TIMEOUT_S):
                 status, _ = await ask(router, member.engine, target, headers)
-        except (EngineError, TimeoutError):
+        except (EngineError, TimeoutError) as error:
+            kind = error.kind if isinstance(error, EngineError) else EngineTimeout.kind
+            router.metrics.errors.add(Role.DECODE.value, kind, member.engine.id)
+            log.warning("cannot ask engine %s for a response: %s", member.engine.id, error)
             continue
         if status == 200:
             router.owners.remember(response_id, member.engine.id)

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import random
-from collections.abc import Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from urllib.parse import urlsplit
 
 from transload_router.app.headers import HeaderPolicy
@@ -19,6 +19,9 @@ from transload_router.io.upstream import Timeouts, Upstream
 from transload_router.settings import Settings
 
 log = logging.getLogger("transload")
+
+# A release takes milliseconds where its engine lives; at the end nothing else is waited for.
+STOP_TIMEOUT_S = 2.0
 
 
 class Router:
@@ -42,6 +45,9 @@ class Router:
         self.owners = Owners()
         self.aliases = settings.aliases()
         self.upstream: Upstream
+        self.defects: list[str] = []
+        # Told of engines that requests found gone; `Probing` listens.
+        self.on_down: Callable[[str], None] = _nobody_listens
         self._tasks: set[asyncio.Task[None]] = set()
 
     def start(self) -> None:
@@ -56,7 +62,9 @@ class Router:
         )
 
     async def stop(self) -> None:
-        """End background work and close all connections."""
+        """Give releases under way their time, then end background work and all connections."""
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=STOP_TIMEOUT_S)
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -67,6 +75,14 @@ class Router:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self.note_end)
+
+    def note_end(self, task: asyncio.Task[None]) -> None:
+        """Done callback of background tasks: one that dies of a defect makes `/healthz` fail."""
+        if task.cancelled() or task.exception() is None:
+            return
+        self.defects.append(repr(task.exception()))
+        log.critical("a background task died", exc_info=task.exception())
 
     @property
     def num_background_tasks(self) -> int:
@@ -78,8 +94,6 @@ class Router:
     ) -> Engine | None:
         """Choose an engine for a leg; `only` narrows the choice to one that must be it."""
         members = self.fleet.candidates(request.role, request.model, avoid)
-        if len(members) == 1 and only is None:
-            return members[0].engine
         candidates = [
             Candidate(member.engine, self.load.of(member.engine))
             for member in members
@@ -98,6 +112,7 @@ class Router:
         if self.fleet.members[engine.id].health is not Health.DOWN:
             log.warning("engine %s is down: %s", engine.id, error)
         self.fleet.mark_down(engine.id, str(error))
+        self.on_down(engine.id)
 
     def served_name(self, alias: str | None) -> str | None:
         """The engines' name for a client's model name; None where it is no alias."""
@@ -119,6 +134,10 @@ class Router:
                 load.num_tokens,
                 member.health is not Health.DOWN,
             )
+
+
+def _nobody_listens(_engine_id: str) -> None:
+    """Before probes run."""
 
 
 def parse_address(url: str) -> Address:

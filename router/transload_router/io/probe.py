@@ -27,8 +27,7 @@ from transload_router.core.bodies.members import (
     write_members,
 )
 from transload_router.core.types import Engine
-from transload_router.errors import EngineBadAnswer, EngineError, EngineReset, EngineUnreachable
-from transload_router.errors import EngineTimeout as Timeout
+from transload_router.errors import EngineBadAnswer, EngineReset, EngineTimeout, EngineUnreachable
 
 _USAGE = re.compile(r"^vllm:kv_cache_usage_perc(?:\{[^}]*\})? ([0-9.eE+-]+)$", re.MULTILINE)
 _LOADED = re.compile(
@@ -41,7 +40,7 @@ class EngineGauges:
     """Of an engine's Prometheus page; None where it does not say.
 
     Attributes:
-        kv_usage: Share of KV blocks in use, 0 to 1, summed over ranks.
+        kv_usage: Share of KV blocks in use, summed over ranks.
         num_loaded_tokens: Prompt tokens loaded from another engine so far.
     """
 
@@ -125,6 +124,16 @@ class Prober:
             raise EngineBadAnswer(engine.id, str(error)) from None
         return None if raw is None or is_unset(raw) else bytes(raw)
 
+    async def nudge(self, engine: Engine, headers: Mapping[str, str], model: str) -> None:
+        """Have the engine take a step of its own.
+
+        Raises:
+            EngineError: No answer.
+        """
+        await self._post(
+            engine, COMPLETIONS.path, headers, write_members(_one_token(model, [1])), None
+        )
+
     async def take_handoff(
         self,
         engine: Engine,
@@ -185,8 +194,8 @@ class Prober:
         except httpx.ConnectError as error:
             raise EngineUnreachable(engine.id, "no connection") from error
         except httpx.TimeoutException as error:
-            raise Timeout(engine.id, f"{path} did not answer in time") from error
-        except httpx.HTTPError as error:
+            raise EngineTimeout(engine.id, f"{path} did not answer in time") from error
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise EngineReset(engine.id, f"{path}: {type(error).__name__}") from error
 
 
@@ -203,6 +212,3 @@ def _one_token(model: str, prompt: list[int]) -> dict[str, Raw]:
 def _sum(pattern: re.Pattern[str], text: str) -> float | None:
     values = [float(match) for match in pattern.findall(text)]
     return sum(values) if values else None
-
-
-__all__ = ["EngineError", "EngineGauges", "Prober"]

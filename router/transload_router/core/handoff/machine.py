@@ -67,6 +67,7 @@ from transload_router.core.handoff.messages import (
 # reports a KV load that failed (kv_load_failure_policy=fail), which a fresh prefill repairs.
 PREFILL_RETRIABLE = frozenset({502, 503, 504})
 DECODE_RETRIABLE = frozenset({500, 502, 503, 504})
+LOCAL_RETRIABLE = PREFILL_RETRIABLE
 # Connections refused before another engine is not tried any more, per request.
 MAX_UNREACHABLE = 3
 
@@ -200,7 +201,8 @@ def is_untouched(_m: Handoff, e: Event) -> bool:
 def can_retry_decode(m: Handoff, e: Event) -> bool:
     """Another engine may mend it, after a fresh prefill."""
     if isinstance(e, DecodeAnswered):
-        return e.status in DECODE_RETRIABLE and e.has_other and m.retries_left > 0
+        retriable = DECODE_RETRIABLE if m.handoff is not None else LOCAL_RETRIABLE
+        return e.status in retriable and e.has_other and m.retries_left > 0
     return isinstance(e, DecodeFailed) and e.was_sent and e.has_other and m.retries_left > 0
 
 

@@ -284,6 +284,8 @@ def _was_stale(connection: Connection) -> bool:
 
 def _reason(error: OSError) -> str:
     """Words without the address, since clients read them, too."""
+    if isinstance(error, ssl.SSLError):
+        return f"TLS: {error.reason or 'failed'}"
     if isinstance(error, socket.gaierror):
         return "the host name does not resolve"
     return os.strerror(error.errno) if error.errno else type(error).__name__

@@ -5,7 +5,7 @@
 1. A connection carries one exchange at a time and returns to its pool only after a whole answer
    that permits keep-alive.
 2. Every wait ends: with bytes, with the answer's end, with a reset, or at its deadline. Deadlines
-   are kept by one sweep over all open exchanges (`Deadlines`), so a chunk costs no timer.
+   are kept by one sweep over all open exchanges (`client.Upstream`), so a chunk costs no timer.
 3. Back-pressure: bytes nobody has taken yet pause the socket above `HIGH_WATER_BYTES`.
 4. What the engine sent before it hung up is delivered before the hang-up is.
 """
@@ -36,7 +36,7 @@ MAX_HEADER_BYTES = 64 << 10
 
 
 class Phase(enum.Enum):
-    """Where an exchange is; IDLE between exchanges."""
+    """Where the newest exchange is; IDLE before a connection's first."""
 
     IDLE = "idle"
     WAITING = "waiting for the header"
@@ -195,7 +195,8 @@ class Connection(asyncio.Protocol):
         self._body_size = 0
         if self._is_paused and self._transport is not None:
             self._is_paused = False
-            self.deadline = self._loop.time() + self._idle_timeout_s
+            if not self._is_whole:
+                self.deadline = self._loop.time() + self._idle_timeout_s
             self._transport.resume_reading()
         return data
 
@@ -222,8 +223,10 @@ class Connection(asyncio.Protocol):
             await self.arrival()
 
     def abort(self) -> None:
-        """Close at once, sending nothing more."""
+        """Close at once, sending nothing more; an answer that is not whole fails with a reset."""
         self.deadline = 0.0
+        if self._error is None and not self._is_whole:
+            self._error = EngineReset(self.engine, "closed by the router")
         if self._transport is not None:
             self._transport.abort()
 
@@ -294,7 +297,8 @@ class Connection(asyncio.Protocol):
         """See asyncio.Protocol."""
         self.deadline = 0.0
         self._keeps_alive = False
-        if self._phase is Phase.BODY and exc is None and self._is_close_delimited():
+        is_clean = self._phase is Phase.BODY and exc is None and self._error is None
+        if is_clean and self._is_close_delimited():
             self._is_whole = True
         detail = f": {exc}" if exc is not None else ""
         where = self._phase.value

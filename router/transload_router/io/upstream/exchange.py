@@ -15,13 +15,22 @@ class Exchange:
         headers: The answer's headers, names in lower case, as they came.
     """
 
-    __slots__ = ("_connection", "_give_back", "_num_bytes", "_parts", "headers", "status")
+    __slots__ = (
+        "_connection",
+        "_give_back",
+        "_has_ended",
+        "_num_bytes",
+        "_parts",
+        "headers",
+        "status",
+    )
 
     def __init__(self, connection: Connection, give_back: GiveBack) -> None:
         self._connection = connection
         self._give_back = give_back
         self._parts: list[bytes] = []
         self._num_bytes = 0
+        self._has_ended = False
         self.status = connection.status
         self.headers = connection.headers
 
@@ -52,9 +61,12 @@ class Exchange:
 
     def release(self) -> None:
         """Keep the connection if the answer was read to its end, else close it. Idempotent."""
-        self._give_back(self._connection)
+        if not self._has_ended:
+            self._has_ended = True
+            self._give_back(self._connection)
 
     def abort(self) -> None:
         """Hang up on the engine, which ends its work for this request. Idempotent."""
-        self._connection.abort()
-        self._give_back(self._connection)
+        if not self._has_ended:
+            self._connection.abort()
+            self.release()
