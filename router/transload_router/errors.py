@@ -7,6 +7,7 @@
     ├── ClientError              the client broke the rule; never retried
     │   ├── BadRequest           400  the body is not a JSON object
     │   ├── Forbidden            403  a path that clients may not reach
+    │   ├── RequestTimeout       408  the client stopped in the middle of its body
     │   ├── BodyTooLarge         413  over the configured limit
     │   └── EncodedBody          415  a compressed body where JSON must be read
     ├── NoEngine                 503  the pool is empty or everything in it is down
@@ -57,6 +58,13 @@ class Forbidden(ClientError):
 
     status = 403
     kind = "forbidden"
+
+
+class RequestTimeout(ClientError):
+    """The client stopped in the middle of its body."""
+
+    status = 408
+    kind = "request_timeout"
 
 
 class BodyTooLarge(ClientError):

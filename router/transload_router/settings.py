@@ -5,6 +5,7 @@ then the defaults here. The file is YAML with the same names in snake_case.
 """
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -217,6 +218,9 @@ class Settings(BaseSettings):
 
     def _check_credentials(self) -> None:
         keys = (self.prefill_api_key, self.decode_api_key)
+        for name, key in zip(("prefill_api_key", "decode_api_key"), keys, strict=True):
+            if key is not None and not re.fullmatch(r"[!-~]+", key.get_secret_value()):
+                raise ValueError(f"{name}: only visible ASCII characters can stand in a header")
         if self.credentials == "replace" and self.decode_api_key is None:
             raise ValueError("credentials: replace needs decode_api_key")
         if self.credentials == "replace" and self.prefill and self.prefill_api_key is None:
@@ -299,7 +303,7 @@ def _read_file(path: Path) -> dict[str, Any]:
         raise ConfigError(f"config: {path} is not YAML{where}") from None
     if content is None:
         return {}
-    if not isinstance(content, dict):
+    if not isinstance(content, dict) or not all(isinstance(name, str) for name in content):
         raise ConfigError(f"config: {path} must hold a mapping of settings")
     return content
 

@@ -36,7 +36,7 @@ from transload_router.app.state import Router
 from transload_router.core.bodies.endpoints import ENDPOINTS, Endpoint
 from transload_router.core.bodies.members import read_str
 from transload_router.core.types import Dialect
-from transload_router.errors import EngineError, Forbidden, TransloadError
+from transload_router.errors import BadRequest, EngineError, Forbidden, TransloadError
 from transload_router.io.upstream.connection import Headers
 from transload_router.settings import Settings
 
@@ -86,7 +86,8 @@ class Serving:
         self._send = send
         self._headers: Headers = header_list(scope)
         self._path: str = scope["path"]
-        row = ENDPOINTS.get(self._path)
+        # Engines answer a slash too many with a redirect; it means the same.
+        row = ENDPOINTS.get(self._path) or ENDPOINTS.get(self._path.removesuffix("/"))
         self._endpoint = row if scope["method"] == "POST" else None
         self._label = row.name if row is not None else _LABELS.get(self._path, _OTHER)
         self._cork = scope.get("extensions", {}).get(CORK, _nothing)
@@ -129,12 +130,16 @@ class Serving:
 
     def _refuse_blocked(self) -> None:
         # As an engine's router would read the path, whatever slashes and escapes are in it.
-        path = "/" + "/".join(part for part in unquote(self._path).split("/") if part)
+        parts = [part for part in unquote(self._path).split("/") if part]
+        if not {".", ".."}.isdisjoint(parts):
+            raise BadRequest("the path has dot segments")
+        path = "/" + "/".join(parts)
         if path in self._blocked:
             raise Forbidden(f"{path} is for the engines' operators")
 
     async def _generate(self, endpoint: Endpoint, body: bytes) -> int:
-        target = request_target(self._scope)
+        query = self._scope.get("query_string", b"").decode("latin-1")
+        target = f"{endpoint.path}?{query}" if query else endpoint.path
         request = read_request(
             self._router, endpoint, target, self._headers, body, perf_counter(), self._cork
         )
@@ -174,7 +179,10 @@ class Serving:
                 stored = responses.STORED_PATH.fullmatch(path)
                 if stored is not None:
                     only = await responses.find_owner(router, stored.group(1), self._headers)
-                await forward.run(body, self._send, only=only)
+                try:
+                    await forward.run(body, self._send, only=only)
+                finally:
+                    self._model = forward.model
             except asyncio.CancelledError:
                 watch.absorb()
                 return CLIENT_LEFT_STATUS

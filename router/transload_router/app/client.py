@@ -8,7 +8,7 @@ from typing import Any, Self, cast
 
 from transload_router.app.byhand import ByHand
 from transload_router.app.headers import find
-from transload_router.errors import BadRequest, BodyTooLarge
+from transload_router.errors import BadRequest, BodyTooLarge, RequestTimeout
 from transload_router.io.upstream.connection import Headers
 
 Scope = MutableMapping[str, Any]
@@ -25,6 +25,10 @@ DRAIN_BYTES = 256 << 20
 CLIENT_LEFT_STATUS = 499
 
 
+# A client that sends nothing for this long in the middle of its body is not uploading.
+BODY_STALL_S = 60.0
+
+
 class ClientLeft(Exception):
     """The client closed its connection before its request was whole."""
 
@@ -35,6 +39,7 @@ async def read_body(headers: Headers, receive: Receive, limit_bytes: int) -> byt
     Raises:
         BodyTooLarge: Announced or found to be over the limit; the rest is not read.
         ClientLeft: The client closed first.
+        RequestTimeout: The client stopped in the middle.
     """
     announced = find(headers, b"content-length")
     if announced is not None and announced.isdigit() and int(announced[:20]) > limit_bytes:
@@ -55,7 +60,11 @@ async def read_body(headers: Headers, receive: Receive, limit_bytes: int) -> byt
         _check_size(size, limit_bytes)
         if not message.get("more_body"):
             return b"".join(parts)
-        message = await receive()
+        try:
+            async with asyncio.timeout(BODY_STALL_S):
+                message = await receive()
+        except TimeoutError:
+            raise RequestTimeout(f"no more of the body came in {BODY_STALL_S:g} s") from None
 
 
 async def drain_body(receive: Receive) -> None:

@@ -1,25 +1,25 @@
 """Requests that one engine serves whole: relayed as they are, whatever they are."""
 
+import itertools
 import logging
 import re
 
 from transload_router.app.client import CLIENT_LEFT_STATUS, Send
 from transload_router.app.headers import REQUEST_ID, find
 from transload_router.app.relay import CutShort, relay_unread
+from transload_router.app.request import clean
 from transload_router.app.state import Router
-from transload_router.core.bodies.endpoints import strip_transfer
 from transload_router.core.bodies.members import (
     NotAnObject,
-    encode_value,
     is_json,
     read_members,
-    read_str,
     write_members,
 )
 from transload_router.core.policy import LegRequest
 from transload_router.core.types import Engine, Role
 from transload_router.errors import (
     BadRequest,
+    EncodedBody,
     EngineError,
     EngineUnreachable,
     NoEngine,
@@ -31,9 +31,24 @@ from transload_router.io.upstream.connection import Headers
 
 log = logging.getLogger("transload")
 
-_MULTIPART_MODEL = re.compile(rb'name="?model"?[^\r\n]*\r\n(?:[^\r\n]+\r\n)*\r\n([^\r\n]*)\r\n')
 # Where a multipart form's short fields are looked for, before and after the file.
 _MULTIPART_WINDOW_BYTES = 64 << 10
+_MULTIPART_MODEL = re.compile(rb'name="?model"?[;\r]')
+# Of one part's own headers and of a model's name.
+_MULTIPART_FIELD_BYTES = 1 << 10
+_MULTIPART_MAX_FIELDS = 8
+
+
+def _read_multipart_model(body: bytes) -> str | None:
+    """The form field "model", if it stands where one would look; work is bounded."""
+    window = body[:_MULTIPART_WINDOW_BYTES] + body[-_MULTIPART_WINDOW_BYTES:]
+    for match in itertools.islice(_MULTIPART_MODEL.finditer(window), _MULTIPART_MAX_FIELDS):
+        part = window[match.end() - 1 : match.end() + 2 * _MULTIPART_FIELD_BYTES]
+        _, separator, rest = part.partition(b"\r\n\r\n")
+        value, end, _ = rest.partition(b"\r\n")
+        if separator and end:
+            return value.decode(errors="replace")
+    return None
 
 
 def read_model(router: Router, headers: Headers, body: bytes) -> tuple[str | None, bytes]:
@@ -44,26 +59,28 @@ def read_model(router: Router, headers: Headers, body: bytes) -> tuple[str | Non
 
     Raises:
         BadRequest: Such a body.
+        EncodedBody: A compressed body that would be read as JSON.
     """
     kind = (find(headers, b"content-type") or b"").lower()
     if kind.startswith(b"multipart/"):
-        window = body[:_MULTIPART_WINDOW_BYTES] + body[-_MULTIPART_WINDOW_BYTES:]
-        match = _MULTIPART_MODEL.search(window)
-        return (match.group(1).decode(errors="replace") if match else None), body
-    if not body or find(headers, b"content-encoding") is not None:
+        return _read_multipart_model(body), body
+    if not body:
         return None, body
+    is_read_as_json = not kind or b"json" in kind
+    encoding = (find(headers, b"content-encoding") or b"identity").lower()
+    if is_read_as_json and encoding != b"identity":
+        # Engines ignore the header and read the bytes as they are.
+        raise EncodedBody("send the body without Content-Encoding")
     try:
         members = read_members(body)
     except NotAnObject as error:
-        if (not kind or b"json" in kind) and not is_json(body):
+        if is_read_as_json and not is_json(body):
             raise BadRequest(f"the body cannot be read as JSON in UTF-8: {error}") from None
         return None, body
-    cleaned = strip_transfer(None, members)
-    model = read_str(members.get("model"))
-    served = router.served_name(model)
-    if served is not None:
-        model = served
-        cleaned = {**(members if cleaned is None else cleaned), "model": encode_value(served)}
+    try:
+        model, cleaned = clean(router, None, members)
+    except NotAnObject as error:
+        raise BadRequest(str(error)) from None
     return model, body if cleaned is None else write_members(cleaned)
 
 
@@ -72,6 +89,7 @@ class Forward:
 
     Attributes:
         status: What the client got, for the metrics.
+        model: What the request names, once read.
     """
 
     def __init__(self, router: Router, method: str, target: str, headers: Headers) -> None:
@@ -80,6 +98,7 @@ class Forward:
         self._target = target
         self._headers = headers
         self.status = CLIENT_LEFT_STATUS
+        self.model: str | None = None
 
     async def run(self, body: bytes, send: Send, *, only: str | None = None) -> None:
         """Choose, send, relay. Another engine is tried only if no byte was sent.
@@ -89,6 +108,7 @@ class Forward:
             CutShort: The answer broke off.
         """
         model, body = read_model(self._router, self._headers, body)
+        self.model = model
         avoid: frozenset[str] = frozenset()
         error: EngineUnreachable | None = None
         while True:
@@ -121,7 +141,11 @@ class Forward:
                 may_resend=self._method in ("GET", "HEAD", "OPTIONS"),
             )
             self.status = exchange.status
-            given = self._router.headers.answer(exchange.headers, keeps_length=True)
+            if exchange.status >= 400:
+                kind = f"status_{exchange.status}"
+                self._router.metrics.errors.add(engine.role.value, kind, engine.id)
+            has_body = exchange.status not in (204, 304)
+            given = self._router.headers.answer(exchange.headers, keeps_length=has_body)
             client_id = find(self._headers, REQUEST_ID)
             if client_id is not None:
                 given.append((REQUEST_ID, client_id))

@@ -17,7 +17,7 @@ from transload_router.app.request import GenerateRequest
 from transload_router.app.state import Router
 from transload_router.core import handoff as machine
 from transload_router.core.bodies.endpoints import HANDOFF_MEMBER, decode_body, prefill_body
-from transload_router.core.bodies.members import NotAnObject, is_unset, read_members
+from transload_router.core.bodies.members import NotAnObject, is_unset, read_members, read_object
 from transload_router.core.membership import Verdict
 from transload_router.core.refusals import left_handoff_alone
 from transload_router.core.types import Role
@@ -155,7 +155,9 @@ class Call:
             engine = self._legs[Role.PREFILL].engine.id
             raise EngineBadAnswer(engine, f"prefill's answer: {error}") from None
         raw = answer.get(HANDOFF_MEMBER)
-        handoff = None if raw is None or is_unset(raw) or bytes(raw) == b"{}" else bytes(raw)
+        handoff = bytes(raw) if raw is not None and read_object(raw) else None
+        if handoff is None and not is_unset(raw):
+            log.warning("prefill's %s is no handoff: %.100r", HANDOFF_MEMBER, bytes(raw or b""))
         self._router.metrics.handoffs.add("issued" if handoff else "missing")
         self._cached_tokens = None if is_carried(handoff) else read_cached_tokens(answer)
         return handoff
@@ -176,6 +178,9 @@ class Call:
         if not _is_ok(status):
             self._legs.count_error(Role.DECODE, f"status_{status}")
         if _is_ok(status) and relay.is_event_stream(exchange.headers):
+            # Engines send a stream's header before they have a token, or even the blocks. What
+            # fails until the first event can still be mended.
+            await exchange.connection.await_body()
             self._held = relay.Held(exchange, b"", is_whole=False)
         else:
             limit = self._router.settings.max_answer_bytes

@@ -1,6 +1,7 @@
 """Which headers cross the router, in both directions."""
 
 import itertools
+import re
 import secrets
 from collections.abc import Iterable, Iterator
 
@@ -45,7 +46,15 @@ REQUEST_ID = b"x-request-id"
 CREDENTIALS = frozenset({b"authorization", b"x-api-key"})
 
 _NOT_SENT_ON = HOP_BY_HOP | ROUTING | {b"host", b"content-length", b"expect", REQUEST_ID}
-_NOT_GIVEN_BACK = HOP_BY_HOP | {b"content-length", b"date", b"server", REQUEST_ID}
+_NOT_GIVEN_BACK = HOP_BY_HOP | {
+    b"alt-svc",
+    b"content-length",
+    b"content-location",
+    b"date",
+    b"server",
+    REQUEST_ID,
+}
+_RELAYED_DROPS = _NOT_GIVEN_BACK - {b"content-length"}
 
 
 class HeaderPolicy:
@@ -55,6 +64,13 @@ class HeaderPolicy:
         drops = _NOT_SENT_ON if settings.credentials == "pass" else _NOT_SENT_ON | CREDENTIALS
         self._drops = {False: drops, True: drops | {b"accept-encoding"}}
         self._request_ids = _unique_ids()
+        engines = b"|".join(
+            re.escape(url.partition("://")[2].encode())
+            for url in (*settings.prefill, *settings.decode)
+        )
+        self._engine_urls = re.compile(
+            rb"^(?:https?:)?//(?:%b)(?=[/?#]|$)" % engines, re.IGNORECASE
+        )
         self._keys: dict[Role, bytes | None] = {}
         for role, key in (
             (Role.PREFILL, settings.prefill_api_key),
@@ -115,15 +131,19 @@ class HeaderPolicy:
             upstream: As the engine sent them.
             keeps_length: Whether Content-Length stays true (a body relayed as it is).
         """
-        drops = _NOT_GIVEN_BACK if not keeps_length else _NOT_GIVEN_BACK - {b"content-length"}
+        drops = _NOT_GIVEN_BACK if not keeps_length else _RELAYED_DROPS
         named = _connection_options(upstream)
         if named:
             drops |= named
         return [
-            header
+            header if header[0] != b"location" else (b"location", self._without_engine(header[1]))
             for header in upstream
             if header[0] not in drops and not header[0].startswith(OWN_PREFIX)
         ]
+
+    def _without_engine(self, location: bytes) -> bytes:
+        """A redirect to an engine's own address, which clients must not see, made relative."""
+        return self._engine_urls.sub(b"", location, count=1) or b"/"
 
 
 def _unique_ids() -> Iterator[bytes]:

@@ -62,6 +62,26 @@ class GenerateRequest:
     cork: Callable[[], None]
 
 
+def clean(
+    router: Router, endpoint: Endpoint | None, members: Members
+) -> tuple[str | None, Members | None]:
+    """Take out what clients may not set, and resolve the model's alias.
+
+    Returns:
+        (the served model's name, the members as engines get them or None where they are the
+        client's own).
+
+    Raises:
+        NotAnObject: What would have to be looked into cannot be read.
+    """
+    cleaned = strip_transfer(endpoint, members)
+    model = read_str(members.get("model"))
+    served = router.served_name(model)
+    if served is None:
+        return model, cleaned
+    return served, {**(members if cleaned is None else cleaned), "model": encode_value(served)}
+
+
 def read_request(
     router: Router,
     endpoint: Endpoint,
@@ -82,17 +102,13 @@ def read_request(
         raise EncodedBody("send the body without Content-Encoding")
     try:
         members = read_members(body)
+        model, cleaned = clean(router, endpoint, members)
+        if cleaned is not None:
+            members, body = cleaned, write_members(cleaned)
+        reason = local_reason(endpoint, members)
+        sizes = estimate_tokens(endpoint, members, len(body))
     except NotAnObject as error:
         raise BadRequest(f"the body must be a JSON object: {error}") from None
-    cleaned = strip_transfer(endpoint, members)
-    model = read_str(members.get("model"))
-    served = router.served_name(model)
-    if served is not None:
-        model = served
-        cleaned = {**(members if cleaned is None else cleaned), "model": encode_value(served)}
-    if cleaned is not None:
-        members, body = cleaned, write_members(cleaned)
-    num_prompt_tokens, num_answer_tokens = estimate_tokens(endpoint, members, len(body))
     return GenerateRequest(
         endpoint=endpoint,
         target=target,
@@ -101,10 +117,10 @@ def read_request(
         body=body,
         members=members,
         model=model,
-        local_reason=local_reason(endpoint, members),
+        local_reason=reason,
         only_decode=None,
-        num_prompt_tokens=num_prompt_tokens,
-        num_answer_tokens=num_answer_tokens,
+        num_prompt_tokens=sizes[0],
+        num_answer_tokens=sizes[1],
         client_id=find(headers, REQUEST_ID),
         wants_explanation=find(headers, EXPLAIN) == b"1",
         received=received,

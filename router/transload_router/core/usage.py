@@ -10,6 +10,8 @@ Blocks by API: `usage.prompt_tokens_details.cached_tokens` (chat, completions, g
 `[message.]usage.cache_read_input_tokens` with `input_tokens` less by as much (messages).
 """
 
+import re
+
 from transload_router.core.bodies.members import (
     Members,
     Raw,
@@ -21,6 +23,7 @@ from transload_router.core.bodies.members import (
 )
 from transload_router.core.sse import event_data
 
+_DATA_LINE = re.compile(rb"(?:^|[\r\n])data:")
 _CARRIED = "remote_prefill_cached_tokens"
 _DETAILS = ("prompt_tokens_details", "input_tokens_details")
 _ENVELOPES = ("response", "message")
@@ -35,15 +38,18 @@ def is_carried(handoff: bytes | None) -> bool:
 
 
 def read_cached_tokens(answer: Members) -> int | None:
-    """Cached tokens as an answer reports them, or None where it does not."""
+    """Cached tokens as prefill's answer reports them, None where it has no usage at all.
+
+    A usage block without details says 0: engines before 0.32 leave the details out then.
+    """
     usage = read_object(answer.get("usage"))
     if usage is None:
         return None
     for name in _DETAILS:
         details = read_object(usage.get(name))
         if details is not None and "cached_tokens" in details:
-            return read_int(details["cached_tokens"])
-    return read_int(usage.get("cache_read_input_tokens"))
+            return read_int(details["cached_tokens"]) or 0
+    return read_int(usage.get("cache_read_input_tokens")) or 0
 
 
 def patch_answer(body: bytes, num_cached_tokens: int) -> bytes:
@@ -69,8 +75,11 @@ def patch_event(event: bytes, num_cached_tokens: int) -> bytes:
         return event
     data = event_data(event)
     patched = patch_answer(data, num_cached_tokens)
+    start = _DATA_LINE.search(event)
+    if patched is data or start is None:
+        return event
     # Data of several lines is not in the event in one piece, and no engine writes it.
-    return event if patched is data else event.replace(data, patched, 1)
+    return event[: start.end()] + event[start.end() :].replace(data, patched, 1)
 
 
 def _patch_usage_of(holder: Members, num_cached_tokens: int) -> Members | None:

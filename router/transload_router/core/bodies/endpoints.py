@@ -27,7 +27,7 @@ from transload_router.core.bodies.members import (
     is_unset,
     read_int,
     read_items,
-    read_object,
+    read_nested,
     read_str,
     write_members,
 )
@@ -160,7 +160,7 @@ def _server_tools(own_types: frozenset[str]) -> LocalRule:
         if items is None:
             return "server_tools"
         for tool in items:
-            fields = read_object(tool) or {}
+            fields = read_nested(tool) or {}
             if "type" in fields and read_str(fields["type"]) not in own_types:
                 return "server_tools"
         return None
@@ -172,7 +172,7 @@ def _within(name: str, *rules: LocalRule) -> LocalRule:
     """Rules over the members of a nested object."""
 
     def rule(members: Members) -> str | None:
-        nested = read_object(members.get(name)) or {}
+        nested = read_nested(members.get(name)) or {}
         return next((reason for one in rules if (reason := one(nested))), None)
 
     return rule
@@ -281,7 +281,7 @@ def prefill_body(endpoint: Endpoint, members: Members) -> bytes:
     leg = dict(members)
     leg[HANDOFF_MEMBER] = ASK_HANDOFF
     if endpoint.sampling:
-        nested = read_object(members.get(endpoint.sampling)) or {}
+        nested = read_nested(members.get(endpoint.sampling)) or {}
         leg[endpoint.sampling] = Raw(write_members(_one_token(endpoint, nested)))
     leg = _one_token(endpoint, leg, is_top_of_nested=bool(endpoint.sampling))
     return write_members(leg)
@@ -332,7 +332,7 @@ def _without(members: Members, names: tuple[str, ...]) -> Members | None:
 def _strip_door(members: Members, door: tuple[str, ...]) -> Members | None:
     """Take the transfer members out of the object at the end of a path."""
     raw = members.get(door[0])
-    nested = read_object(raw)
+    nested = read_nested(raw)
     if nested is None:
         return None
     rest = door[1:]
@@ -349,7 +349,7 @@ def estimate_tokens(endpoint: Endpoint, members: Members, body_bytes: int) -> tu
         (prompt tokens, answer tokens). Four bytes of text stand for a token, and an answer
         without a limit for `_UNLIMITED_ANSWER_TOKENS`.
     """
-    fields = read_object(members.get(endpoint.sampling)) or {} if endpoint.sampling else members
+    fields = read_nested(members.get(endpoint.sampling)) or {} if endpoint.sampling else members
     for name in endpoint.length_members:
         limit = read_int(fields.get(name))
         if limit is not None and limit > 0:

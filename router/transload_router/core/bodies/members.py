@@ -144,6 +144,18 @@ def read_object(raw: Raw | None) -> Members | None:
         return None
 
 
+def read_nested(raw: Raw | None) -> Members | None:
+    """Like `read_object`, for what a client sent: what cannot be read is refused, not skipped.
+
+    Raises:
+        NotAnObject: An object stands there, and its members cannot be told apart.
+    """
+    if raw is None:
+        return None
+    text = bytes(raw)
+    return read_members(text) if text.startswith(b"{") else None
+
+
 def read_str(raw: Raw | None) -> str | None:
     """A JSON string's text, or None where the member is absent or no string."""
     if raw is None:
@@ -155,12 +167,12 @@ def read_str(raw: Raw | None) -> str | None:
 
 
 def _read_str_leniently(raw: Raw) -> str | None:
-    """What only `json` takes for a string: half a surrogate pair."""
+    """What only `json` takes for a string; half a surrogate pair names nothing here."""
     try:
         value = json.loads(bytes(raw))
     except (ValueError, RecursionError):
         return None
-    return value if isinstance(value, str) else None
+    return value if isinstance(value, str) and not _has_surrogate(value) else None
 
 
 def read_int(raw: Raw | None) -> int | None:

@@ -18,6 +18,8 @@ MAX_IDLE_S = 4.0
 # Younger than this a connection is taken without asking the kernel whether it was just closed:
 # no server's keep-alive is that short.
 SURELY_OPEN_S = 0.5
+# A close that was on its way when we wrote shows within a round trip; this allows a loaded loop.
+STALE_WITHIN_S = 0.1
 # How late a timeout may fire. The sweep visits each open exchange this often: 1,500 streams
 # cost about 0.1 ms a second.
 SWEEP_INTERVAL_S = 0.1
@@ -138,7 +140,7 @@ class Upstream:
                 try:
                     return await self._read_head(connection)
                 except EngineReset:
-                    if not may_resend or not _was_stale(connection):
+                    if not may_resend or not _was_stale(connection, self._loop.time()):
                         raise
                     connection = None
         except asyncio.CancelledError:
@@ -278,8 +280,13 @@ def _trim(pool: Pool, now: float) -> bool:
     return bool(pool.idle)
 
 
-def _was_stale(connection: Connection) -> bool:
-    return connection.is_reused and not connection.has_answer_byte
+def _was_stale(connection: Connection, now: float) -> bool:
+    """Whether a request fell on a connection that its engine was just closing.
+
+    An engine that dies of what it read looks the same, but later.
+    """
+    is_fresh_failure = now - connection.sent_at < STALE_WITHIN_S
+    return connection.is_reused and not connection.has_answer_byte and is_fresh_failure
 
 
 def _reason(error: OSError) -> str:

@@ -51,6 +51,7 @@ class Connection(asyncio.Protocol):
         idle_pool: Where it waits between exchanges.
         idle_since: Loop time at which the last exchange ended.
         deadline: Loop time at which the present wait ends, 0.0 for none.
+        sent_at: Loop time of the newest request.
         overdue: The deadline that a sweep found past.
         is_reused: Whether an exchange has ended on this connection before.
     """
@@ -79,6 +80,7 @@ class Connection(asyncio.Protocol):
         "idle_since",
         "is_reused",
         "overdue",
+        "sent_at",
         "status",
     )
 
@@ -90,6 +92,7 @@ class Connection(asyncio.Protocol):
         self.idle_since = 0.0
         self.deadline = 0.0
         self.overdue = 0.0
+        self.sent_at = 0.0
         self.is_reused = False
         self._loop = loop
         self._transport: asyncio.Transport | None = None
@@ -123,8 +126,15 @@ class Connection(asyncio.Protocol):
 
     @property
     def can_be_kept(self) -> bool:
-        """Whether the last answer ended whole and permits another exchange."""
-        return self._is_whole and self._keeps_alive and self.is_open
+        """Whether the last exchange left nothing behind, either way, and permits another."""
+        return (
+            self._is_whole
+            and self._keeps_alive
+            and self.is_open
+            and not self._is_paused
+            and not self._chunks
+            and self.num_unwritten_bytes == 0
+        )
 
     @property
     def num_unwritten_bytes(self) -> int:
@@ -160,6 +170,7 @@ class Connection(asyncio.Protocol):
             self.is_reused = True
             self._begin_answer()
         self._phase = Phase.WAITING
+        self.sent_at = self._loop.time()
         self._skips_body = is_head
         self.deadline = deadline
         self._idle_timeout_s = idle_timeout_s
@@ -209,6 +220,17 @@ class Connection(asyncio.Protocol):
         """A future that is done when there may be more to take. Await it before asking again."""
         self._waiter = self._loop.create_future()
         return self._waiter
+
+    async def await_body(self) -> None:
+        """Wait until there is something to take, or the answer's end.
+
+        Raises:
+            EngineError: The answer broke off before its first byte.
+        """
+        while not self._chunks and not self._is_whole:
+            if self._error is not None:
+                raise self._error
+            await self.arrival()
 
     async def read_chunk(self) -> bytes:
         """All body bytes that have come, at least one; b"" once the answer has ended.
@@ -278,7 +300,7 @@ class Connection(asyncio.Protocol):
         self.has_answer_byte = True
         try:
             self._parser.feed_data(data)
-        except httptools.HttpParserError as error:
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
             # Garbage behind a whole answer: that one stands, the connection does not.
             self._keeps_alive = False
             if not self._is_whole:
@@ -313,8 +335,16 @@ class Connection(asyncio.Protocol):
 
     # httptools' side.
 
+    def on_message_begin(self) -> None:
+        """See httptools."""
+        if self._is_whole:
+            raise ValueError("an answer that nobody asked for")
+
     def on_header(self, name: bytes, value: bytes) -> None:
         """See httptools."""
+        if self._phase is Phase.BODY:
+            # A trailer; engines' answers need none, and they are no headers.
+            return
         self._header_bytes += len(name) + len(value)
         if self._header_bytes > MAX_HEADER_BYTES:
             raise ValueError("headers too large")
