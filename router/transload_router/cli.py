@@ -61,8 +61,6 @@ def _serve(settings: Settings) -> int:
     import uvicorn
     import uvloop
 
-    from transload_router.app import create_app
-    from transload_router.app.line import Line
     from transload_router.io.tcp import watch_peer
 
     logging.basicConfig(
@@ -78,7 +76,23 @@ def _serve(settings: Settings) -> int:
     watch_peer(sock, settings.client_stall_timeout_s)
     _raise_file_limit()
     _announce(settings, sock)
-    config = uvicorn.Config(
+    server = uvicorn.Server(_server_config(settings))
+    _end_well_on_signals(server)
+    # What is loaded by now lives as long as the process: full collections need not visit it.
+    gc.collect()
+    gc.freeze()
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(server.serve(sockets=[sock]))
+    return 0 if server.started else 1
+
+
+def _server_config(settings: Settings) -> "uvicorn.Config":
+    import uvicorn
+
+    from transload_router.app import create_app
+    from transload_router.app.line import Line
+
+    return uvicorn.Config(
         create_app(settings),
         loop="uvloop",
         http=Line,
@@ -90,14 +104,6 @@ def _serve(settings: Settings) -> int:
         timeout_keep_alive=CLIENT_KEEP_ALIVE_S,
         server_header=False,
     )
-    server = uvicorn.Server(config)
-    _end_well_on_signals(server)
-    # What is loaded by now lives as long as the process: full collections need not visit it.
-    gc.collect()
-    gc.freeze()
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(server.serve(sockets=[sock]))
-    return 0 if server.started else 1
 
 
 def _end_well_on_signals(server: "uvicorn.Server") -> None:

@@ -2,9 +2,8 @@
 
 import json
 
-from transload_router.core.types import Dialect
+from transload_router.core.types import Dialect, Headers
 from transload_router.errors import TransloadError
-from transload_router.io.upstream.connection import Headers
 
 _ANTHROPIC_TYPES = {
     400: "invalid_request_error",

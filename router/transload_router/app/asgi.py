@@ -35,9 +35,8 @@ from transload_router.app.request import GenerateRequest, read_request
 from transload_router.app.state import Router
 from transload_router.core.bodies.endpoints import ENDPOINTS, Endpoint
 from transload_router.core.bodies.members import read_str
-from transload_router.core.types import Dialect
+from transload_router.core.types import Dialect, Headers
 from transload_router.errors import BadRequest, EngineError, Forbidden, TransloadError
-from transload_router.io.upstream.connection import Headers
 from transload_router.settings import Settings
 
 log = logging.getLogger("transload")

@@ -8,8 +8,8 @@ from typing import Any, Self, cast
 
 from transload_router.app.byhand import ByHand
 from transload_router.app.headers import find
+from transload_router.core.types import Headers
 from transload_router.errors import BadRequest, BodyTooLarge, RequestTimeout
-from transload_router.io.upstream.connection import Headers
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -44,7 +44,7 @@ async def read_body(headers: Headers, receive: Receive, limit_bytes: int) -> byt
     announced = find(headers, b"content-length")
     if announced is not None and announced.isdigit() and int(announced[:20]) > limit_bytes:
         raise BodyTooLarge(f"the body has {announced.decode()} bytes; the limit is {limit_bytes}")
-    message = await receive()
+    message = await _next_message(receive)
     if message["type"] == "http.request" and not message.get("more_body"):
         whole: bytes = message.get("body", b"")
         _check_size(len(whole), limit_bytes)
@@ -60,11 +60,15 @@ async def read_body(headers: Headers, receive: Receive, limit_bytes: int) -> byt
         _check_size(size, limit_bytes)
         if not message.get("more_body"):
             return b"".join(parts)
-        try:
-            async with asyncio.timeout(BODY_STALL_S):
-                message = await receive()
-        except TimeoutError:
-            raise RequestTimeout(f"no more of the body came in {BODY_STALL_S:g} s") from None
+        message = await _next_message(receive)
+
+
+async def _next_message(receive: Receive) -> Message:
+    try:
+        async with asyncio.timeout(BODY_STALL_S):
+            return await receive()
+    except TimeoutError:
+        raise RequestTimeout(f"no more of the body came in {BODY_STALL_S:g} s") from None
 
 
 async def drain_body(receive: Receive) -> None:
@@ -92,7 +96,7 @@ class ClientWatch:
 
     Use as a context manager around everything after the body was read; `is_gone` tells a
     cancellation by the client from one by the server. No polling: the server's own disconnect
-    message is awaited, without a task (2.5 against 25 microseconds on one EPYC core).
+    message is awaited, without a task.
     """
 
     __slots__ = ("_error", "_receive", "_receiving", "_task", "is_gone")

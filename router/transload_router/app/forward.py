@@ -16,7 +16,7 @@ from transload_router.core.bodies.members import (
     write_members,
 )
 from transload_router.core.policy import LegRequest
-from transload_router.core.types import Engine, Role
+from transload_router.core.types import Engine, Headers, Role
 from transload_router.errors import (
     BadRequest,
     EncodedBody,
@@ -25,9 +25,7 @@ from transload_router.errors import (
     NoEngine,
     TransloadError,
 )
-from transload_router.io.upstream import Exchange
-from transload_router.io.upstream.client import Sending
-from transload_router.io.upstream.connection import Headers
+from transload_router.io.upstream import Exchange, Sending
 
 log = logging.getLogger("transload")
 

@@ -20,7 +20,7 @@ from transload_router.core.bodies.endpoints import HANDOFF_MEMBER, decode_body, 
 from transload_router.core.bodies.members import NotAnObject, is_unset, read_members, read_object
 from transload_router.core.membership import Verdict
 from transload_router.core.refusals import left_handoff_alone
-from transload_router.core.types import Role
+from transload_router.core.types import Headers, Role
 from transload_router.core.usage import is_carried, read_cached_tokens
 from transload_router.errors import (
     EngineBadAnswer,
@@ -33,7 +33,6 @@ from transload_router.errors import (
     TransloadError,
 )
 from transload_router.io.upstream import Exchange
-from transload_router.io.upstream.connection import Headers
 
 log = logging.getLogger("transload")
 

@@ -5,8 +5,7 @@ import re
 import secrets
 from collections.abc import Iterable, Iterator
 
-from transload_router.core.types import Role
-from transload_router.io.upstream.connection import Headers
+from transload_router.core.types import Headers, Role
 from transload_router.settings import Settings
 
 # RFC 9110, 7.6.1, and what belongs to one connection besides.

@@ -10,8 +10,7 @@ from transload_router.core.load import Reservation
 from transload_router.core.policy import LegRequest
 from transload_router.core.types import Engine, Role
 from transload_router.errors import EngineError, EngineUnreachable
-from transload_router.io.upstream import Exchange
-from transload_router.io.upstream.client import Sending
+from transload_router.io.upstream import Exchange, Sending
 
 log = logging.getLogger("transload")
 

@@ -14,8 +14,8 @@ from transload_router.core.bodies.members import (
     write_members,
 )
 from transload_router.core.membership import Health, Member
+from transload_router.core.types import Headers
 from transload_router.errors import EngineError, NoEngine
-from transload_router.io.upstream.connection import Headers
 
 PATH = "/v1/models"
 # An engine that does not list its models in this time is left out of the answer.

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from transload_router.app.headers import REQUEST_ID
 from transload_router.app.request import GenerateRequest
-from transload_router.io.upstream.connection import Headers
+from transload_router.core.types import Headers
 
 
 @dataclass(slots=True)

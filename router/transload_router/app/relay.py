@@ -24,11 +24,10 @@ from transload_router.core.bodies.members import (
     write_members,
 )
 from transload_router.core.sse import EventFramer, event_data, split_events
-from transload_router.core.types import Dialect
+from transload_router.core.types import Dialect, Headers
 from transload_router.core.usage import patch_answer
 from transload_router.errors import EngineError, TransloadError
 from transload_router.io.upstream import Exchange
-from transload_router.io.upstream.connection import Headers
 
 
 class CutShort(Exception):

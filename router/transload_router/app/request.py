@@ -19,8 +19,8 @@ from transload_router.core.bodies.members import (
     read_str,
     write_members,
 )
+from transload_router.core.types import Headers
 from transload_router.errors import BadRequest, EncodedBody
-from transload_router.io.upstream.connection import Headers
 
 
 @dataclass(slots=True)

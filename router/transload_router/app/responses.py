@@ -7,9 +7,8 @@ from urllib.parse import quote
 
 from transload_router.app.forward import ask
 from transload_router.app.state import Router
-from transload_router.core.types import Role
+from transload_router.core.types import Headers, Role
 from transload_router.errors import EngineError, EngineTimeout
-from transload_router.io.upstream.connection import Headers
 
 log = logging.getLogger("transload")
 

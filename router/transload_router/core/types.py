@@ -3,6 +3,9 @@
 import enum
 from dataclasses import dataclass
 
+# Names in lower case, in the order they came; a name may stand more than once.
+Headers = list[tuple[bytes, bytes]]
+
 
 class Role(enum.StrEnum):
     """What a pool of engines is for."""

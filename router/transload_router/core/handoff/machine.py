@@ -44,6 +44,7 @@ from transload_router.core.handoff.messages import (
     CloseDecode,
     Command,
     Count,
+    Counted,
     DecodeAnswered,
     DecodeEnded,
     DecodeFailed,
@@ -51,6 +52,7 @@ from transload_router.core.handoff.messages import (
     EnginesChosen,
     Event,
     Fail,
+    FailReason,
     HandoffPolicy,
     PassRefusal,
     PrefillFailed,
@@ -68,7 +70,8 @@ from transload_router.core.handoff.messages import (
 PREFILL_RETRIABLE = frozenset({502, 503, 504})
 DECODE_RETRIABLE = frozenset({500, 502, 503, 504})
 LOCAL_RETRIABLE = PREFILL_RETRIABLE
-# Connections refused before another engine is not tried any more, per request.
+# Connections refused before another engine is not tried any more, per request: enough for a
+# rollout, too few for a walk over a dead fleet at one connect timeout each.
 MAX_UNREACHABLE = 3
 
 
@@ -290,20 +293,20 @@ def choose(m: Handoff, _e: Event) -> None:
     m.out.append(ChooseEngines(m.wants_prefill and m.handoff is None, m.avoid))
 
 
-def count(what: str) -> Action:
+def count(what: Counted) -> Action:
     """An action that counts a fallback or retry."""
 
     def action(m: Handoff, _e: Event) -> None:
-        m.out.append(Count(what))  # type: ignore[arg-type]
+        m.out.append(Count(what))
 
     return action
 
 
-def fail(reason: str) -> Action:
+def fail(reason: FailReason) -> Action:
     """An action that answers with our own error."""
 
     def action(m: Handoff, _e: Event) -> None:
-        m.out.append(Fail(reason, was_retried=m.retries_left < 1))  # type: ignore[arg-type]
+        m.out.append(Fail(reason, was_retried=m.retries_left < 1))
 
     return action
 

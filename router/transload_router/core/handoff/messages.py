@@ -6,6 +6,15 @@ from typing import Literal
 
 import msgspec
 
+FailReason = Literal["no_decode", "no_prefill", "missing_handoff", "leg"]
+Counted = Literal[
+    "prefill_retried",
+    "decode_retried",
+    "handoff_presented_again",
+    "missing_handoff",
+    "empty_prefill",
+    "prefill_failed_local",
+]
 Cause = Literal["unreachable", "timeout", "reset", "bad_answer"]
 
 
@@ -126,7 +135,7 @@ class PassRefusal(msgspec.Struct, frozen=True, gc=False):
 class Fail(msgspec.Struct, frozen=True, gc=False):
     """Answer with an error of our own."""
 
-    reason: Literal["no_decode", "no_prefill", "missing_handoff", "leg"]
+    reason: FailReason
     was_retried: bool
 
 
@@ -151,14 +160,7 @@ class Release(msgspec.Struct, frozen=True, gc=False):
 class Count(msgspec.Struct, frozen=True, gc=False):
     """A fallback or retry for the metrics and the log."""
 
-    what: Literal[
-        "prefill_retried",
-        "decode_retried",
-        "handoff_presented_again",
-        "missing_handoff",
-        "empty_prefill",
-        "prefill_failed_local",
-    ]
+    what: Counted
 
 
 Command = (

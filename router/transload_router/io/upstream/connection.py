@@ -19,14 +19,13 @@ from typing import cast
 
 import httptools
 
+from transload_router.core.types import Headers
 from transload_router.errors import (
     EngineBadAnswer,
     EngineError,
     EngineReset,
     EngineTimeout,
 )
-
-Headers = list[tuple[bytes, bytes]]
 
 # An engine that writes faster than the client reads is paused at this much. asyncio's own
 # default for writing is the same 64 KiB, so that one paused stream holds at most twice that.
