@@ -73,6 +73,20 @@ async def test_missing_recomputes_and_says_so(
     assert scrape.value("transload_fallbacks_total", reason="missing_handoff") == 1
 
 
+@pytest.mark.parametrize("value", [b'"x"', b"[]", b"[1]", b"0", b"1.5", b"true", b"false", b" { }"])
+async def test_what_is_no_filled_object_is_no_handoff(fleet: Fleet, value: bytes) -> None:
+    """Decode never sees it, and the answer says what is missing."""
+    fleet.p.by_leg[Leg.PREFILL] = behaviours.answer(200, b'{"kv_transfer_params":' + value + b"}")
+    answer = await fleet.router.client.post(CHAT.path, json=CHAT.request())
+    assert answer.status_code == 200
+    assert answer.headers["x-transload-handoff"] == "missing"
+    [decode] = fleet.d.asked()
+    assert decode.request.json() == CHAT.request()
+    scrape = await fleet.router.metrics()
+    assert scrape.value("transload_handoffs_total", outcome="missing") == 1
+    assert scrape.value("transload_handoffs_total", outcome="issued") == 0
+
+
 @pytest.mark.parametrize("api", APIS, ids=lambda api: api.name)
 async def test_missing_fails_where_the_operator_says_so(api: Api) -> None:
     async with serve_fleet(on_missing_handoff="fail") as fleet:

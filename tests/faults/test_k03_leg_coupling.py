@@ -11,6 +11,7 @@ from support.router_server import Fleet, serve_fleet
 from support.scripted_engine import Exchange, Leg
 from support.vllm_api import APIS, CHAT, COMPLETIONS, Api, dump
 from support.waiting import soon, until
+from transload_router.io.upstream import client as upstream_client
 
 
 @pytest.mark.parametrize("api", APIS, ids=lambda api: api.name)
@@ -149,3 +150,26 @@ async def test_decode_answers_after_prefill_died_late() -> None:
         answer = await soon(asking, 2)
         assert answer.status_code == 500
         assert b"load failed" in answer.content
+
+
+@pytest.mark.parametrize("leg", [Leg.PREFILL, Leg.DECODE, Leg.LOCAL])
+async def test_a_prompt_that_kills_engines_kills_two_at_most(
+    monkeypatch: pytest.MonkeyPatch, leg: Leg
+) -> None:
+    """Every death comes later than that of a connection which was just being closed."""
+    monkeypatch.setattr(upstream_client, "STALE_WITHIN_S", 0.0)
+    request = CHAT.request() if leg is not Leg.LOCAL else CHAT.request(n=2)
+    async with serve_fleet(3, 3) as fleet:
+        # Each engine has a connection that waits, as in a fleet at work.
+        for _ in range(6):
+            answer = await fleet.router.client.post(CHAT.path, json=request)
+            assert answer.status_code == 200
+        engines = fleet.prefill if leg is Leg.PREFILL else fleet.decode
+        for engine in engines:
+            engine.exchanges.clear()
+            engine.by_leg[leg] = behaviours.reset_before_header
+        answer = await fleet.router.client.post(CHAT.path, json=request)
+        assert answer.status_code == 502
+        assert 1 <= sum(len(engine.asked(leg)) for engine in engines) <= 2
+        scrape = await fleet.router.metrics()
+        assert scrape.value("transload_errors_total", kind="engine_reset") >= 1

@@ -8,7 +8,7 @@ import pytest
 from support import behaviours
 from support.expect import assert_cut_stream, split_stream
 from support.raw_client import post, raw_client
-from support.router_server import Fleet
+from support.router_server import Fleet, serve_fleet
 from support.scripted_engine import Behaviour, Exchange, Leg
 from support.vllm_api import APIS, CHAT, COMPLETIONS, MESSAGES, RESPONSES, Api, dump
 from support.vllm_behaviour import SSE, VllmBehaviour
@@ -92,6 +92,32 @@ async def test_cut_behind_each_event(fleet: Fleet, api: Api, how: behaviours.Dea
             assert answer.content.startswith(sent)
         else:
             assert_cut_stream(api, answer.content, sent)
+
+
+@pytest.mark.parametrize("how", ["reset", "close"])
+@EACH_API
+async def test_a_stream_that_died_behind_its_header_is_mended(
+    api: Api, how: behaviours.Death
+) -> None:
+    """No event came, so the client saw nothing: another engine answers."""
+    async with serve_fleet(1, 2) as fleet:
+        died: list[Exchange] = []
+
+        async def once(exchange: Exchange) -> None:
+            play = exchange.engine.default if died else behaviours.die_in_body(0, how)
+            died.append(exchange)
+            await play(exchange)
+
+        for engine in fleet.decode:
+            engine.by_leg[Leg.DECODE] = once
+        answer = await fleet.router.client.post(api.path, json=api.request(stream=True))
+        assert answer.status_code == 200
+        [first, second] = died
+        assert first.engine is not second.engine
+        assert answer.content == bytes(second.sent)
+        assert api.done in answer.content
+        scrape = await fleet.router.metrics()
+        assert scrape.value("transload_errors_total", leg="decode", kind="engine_reset") == 1
 
 
 @pytest.mark.parametrize("cut", [1, 5, 6, 7, 20, -1])

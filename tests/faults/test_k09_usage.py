@@ -58,6 +58,30 @@ async def test_cached_tokens_are_prefills(
         assert answer.content == bytes(fleet.d.asked()[0].sent), "nothing to mend, nothing touched"
 
 
+@pytest.mark.parametrize(
+    "details", [b"", b',"prompt_tokens_details":null', b',"prompt_tokens_details":{}'], ids=str
+)
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+async def test_a_cold_prompt_on_older_engines(fleet: Fleet, stream: bool, details: bytes) -> None:
+    """They leave the details out where nothing was cached; decode says all of it was."""
+
+    async def cold(exchange: Exchange) -> None:
+        handoff = exchange.engine.ledger.new("p", None)
+        exchange.engine.ledger.issued.append(handoff)
+        usage = b'{"prompt_tokens":%d%b}' % (PROMPT_TOKENS, details)
+        await exchange.answer(200, b'{"usage":%b,"kv_transfer_params":%b}' % (usage, handoff))
+
+    fleet.p.by_leg[Leg.PREFILL] = cold
+    body = CHAT.request(stream=stream)
+    if stream:
+        body["stream_options"] = {"include_usage": True}
+    answer = await fleet.router.client.post(CHAT.path, json=body)
+    events = [data for _, data in split_stream(answer.content)] if stream else [answer.json()]
+    blocks = usages(events)
+    assert blocks
+    assert {cached(CHAT, block) for block in blocks} == {0}
+
+
 @pytest.mark.parametrize("details", [None, {}, {"other": 1}], ids=str)
 async def test_absent_counts_stay_absent(fleet: Fleet, details: object) -> None:
     assert isinstance(fleet.p.default, VllmBehaviour)

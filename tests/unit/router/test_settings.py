@@ -228,6 +228,14 @@ def test_engine_url_refused(given: str, message: str) -> None:
             (*DECODE, "--credentials", "drop", "--prefill-api-key", KEY),
             "credentials: drop contradicts an api key; use replace",
         ),
+        *(
+            (
+                (*DECODE, f"--{side}-api-key", key),
+                f"{side}_api_key: only visible ASCII characters can stand in a header",
+            )
+            for side in ("prefill", "decode")
+            for key in ("\u00e9", "a\r\nx-evil: 1", "a b", "a\n", "\x7f")
+        ),
         ((*DECODE, "--model-name", "a="), "model_name: a= lacks a name"),
         ((*DECODE, "--model-name", "=b"), "model_name: =b lacks a name"),
         (
@@ -275,6 +283,9 @@ def test_unknown_flags_end_the_program(
         ("prot: 9", "prot: Extra inputs are not permitted"),
         ("- 1", "must hold a mapping of settings"),
         ("just text", "must hold a mapping of settings"),
+        ("1: 2", "must hold a mapping of settings"),
+        ("port: 9\nnull: 1", "must hold a mapping of settings"),
+        ("on: 1", "must hold a mapping of settings"),
         ("port: 1\nhost: [", "is not YAML, line 2"),
         ("port: {", "is not YAML"),
         ("port: nine", "port: Input should be a valid integer"),

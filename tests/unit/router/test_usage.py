@@ -121,6 +121,15 @@ def test_events(end: bytes, prefix: bytes) -> None:
         assert patch_event(prefix + before + end, 3) == prefix + after + end
 
 
+@pytest.mark.parametrize("end", [b"\n", b"\r\n", b"\r"])
+@pytest.mark.parametrize("before", [b": ", b": data:", b"id: ", b"event: "])
+def test_the_same_text_before_the_data_stays(before: bytes, end: bytes) -> None:
+    talk = before + CHUNK % 99 + end
+    assert patch_event(talk + b"data: " + CHUNK % 99 + end * 2, 3) == (
+        talk + b"data: " + CHUNK % 3 + end * 2
+    )
+
+
 def test_done_and_comments() -> None:
     for event in (b"data: [DONE]\n\n", b": cached_tokens\n\n", b"\n\n", b""):
         assert patch_event(event, 3) == event

@@ -120,8 +120,11 @@ def append_member(body: bytes, name: str, value: bytes) -> bytes:
 def is_json(body: bytes) -> bool:
     """Whether the bytes are JSON of any kind, in UTF-8, as RFC 8259 has it."""
     try:
+        # msgspec takes text that it does not look into as it is, and Python's json takes encoded
+        # surrogates from bytes.
+        body.decode()
         _ANY_DECODER.decode(body)
-    except (msgspec.DecodeError, RecursionError):
+    except (UnicodeDecodeError, msgspec.DecodeError, RecursionError):
         return False
     return True
 
