@@ -1,0 +1,99 @@
+"""Coroutines driven without a task."""
+
+import asyncio
+from collections.abc import Generator
+from types import coroutine
+from typing import Any
+
+from transload_router.app.byhand import ByHand
+
+Ends = list[tuple[object, BaseException | None]]
+
+
+def by_hand(run: Any, *waits_for: object) -> tuple[ByHand[Any], Ends]:
+    ends: Ends = []
+    return ByHand(run, lambda value, error: ends.append((value, error)), *waits_for), ends
+
+
+async def test_one_that_never_waits_ends_at_once() -> None:
+    async def run() -> int:
+        return 7
+
+    driven, ends = by_hand(run())
+    assert ends == []
+    driven.start()
+    assert ends == [(7, None)]
+
+
+async def test_one_that_waits_goes_on_when_its_future_is_done() -> None:
+    future: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+    async def run() -> str:
+        return await future
+
+    driven, ends = by_hand(run())
+    driven.start()
+    assert ends == []
+    future.set_result("there")
+    await asyncio.sleep(0)
+    assert ends == [("there", None)]
+
+
+async def test_a_bare_yield_takes_one_pass_of_the_loop() -> None:
+    async def run() -> str:
+        await asyncio.sleep(0)
+        return "after"
+
+    driven, ends = by_hand(run())
+    driven.start()
+    assert ends == []
+    await asyncio.sleep(0)
+    assert ends == [("after", None)]
+
+
+async def test_one_that_its_owner_drove_to_a_bare_yield() -> None:
+    """It is assigned before it goes on, so that its end finds it in its place."""
+
+    @coroutine
+    def yields() -> Generator[None, None, str]:
+        yield
+        return "done"
+
+    run = yields()
+    waits_for = run.send(None)
+    driven, ends = by_hand(run, waits_for)
+    driven.start()
+    assert ends == []
+    await asyncio.sleep(0)
+    assert ends == [("done", None)]
+
+
+async def test_errors_are_given_not_raised() -> None:
+    async def run() -> None:
+        raise LookupError("lost")
+
+    driven, ends = by_hand(run())
+    driven.start()
+    [(value, error)] = ends
+    assert value is None
+    assert isinstance(error, LookupError)
+
+
+async def test_closed_it_says_nothing_more() -> None:
+    future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    left = []
+
+    async def run() -> None:
+        try:
+            await future
+        finally:
+            left.append("left")
+
+    driven, ends = by_hand(run())
+    driven.start()
+    driven.close()
+    driven.close()
+    assert left == ["left"]
+    future.set_result(None)
+    await asyncio.sleep(0)
+    assert ends == []
