@@ -81,11 +81,12 @@ def engine_stats(port: int) -> Stats:
     return msgspec.json.decode(body, type=Stats)
 
 
-def set_pace(port: int, step_s: float) -> None:
-    """Set the time between two events of the streams of one mock engine."""
-    status, _ = fetch(port, f"/pace/{round(step_s * 1e6)}")
-    if status != 200:
-        raise BenchError(f"mock engine on port {port}: expected to set its pace, got {status}")
+def set_pace(port: int, step_s: float, burst: int) -> None:
+    """Set the time between two steps of one mock engine, and each stream's events in a step."""
+    for path in (f"/pace/{round(step_s * 1e6)}", f"/burst/{burst}"):
+        status, _ = fetch(port, path)
+        if status != 200:
+            raise BenchError(f"mock engine on port {port}: expected to set {path}, got {status}")
 
 
 def await_ready(process: subprocess.Popen[bytes], port: int, path: str, log: pathlib.Path) -> None:

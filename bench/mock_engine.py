@@ -16,6 +16,7 @@ Rules:
     - `GET /pace/0` removes the time between steps: each stream still gets one event per turn of
       the event loop and each is a write of its own, but a router that is slower than the mock
       finds several in one read. `GET /pace/10000` (microseconds) sets it again.
+    - `GET /burst/32` gives each stream 32 events a step, each still a chunk and a write of its own.
     - Content is made from the request's `seed`, so an answer given to the wrong request shows.
     - Handoffs issued and consumed are each summed as 64-bit digests of their request ids. Equal
       counts and equal sums mean that the same handoffs came back: none lost, doubled or invented.
@@ -176,6 +177,7 @@ class Engine:
         self.engine_id = engine_id
         self.stats = Stats()
         self.step_s = step_s
+        self.burst = 1
         self._streams: dict[Connection, Iterator[bytes]] = {}
         self._ids = itertools.count()
         self._step_is_due = False
@@ -224,20 +226,25 @@ class Engine:
         loop = asyncio.get_running_loop()
         due = loop.time() + self.step_s
         for connection, chunks in list(self._streams.items()):
-            if connection.is_paused:
-                continue
-            chunk = next(chunks, None)
-            if chunk is None:
-                del self._streams[connection]
-                connection.finish_stream()
-                continue
-            self.stats.events += 1
-            connection.write(chunk)
+            self._serve(connection, chunks)
         self._step_is_due = bool(self._streams)
         if self._step_is_due and self.step_s:
             loop.call_at(due, self._step)
         elif self._step_is_due:
             loop.call_soon(self._step)
+
+    def _serve(self, connection: "Connection", chunks: Iterator[bytes]) -> None:
+        """One step's events for one stream, each in its own write."""
+        for _ in range(self.burst):
+            if connection.is_paused:
+                return
+            chunk = next(chunks, None)
+            if chunk is None:
+                del self._streams[connection]
+                connection.finish_stream()
+                return
+            self.stats.events += 1
+            connection.write(chunk)
 
 
 class Connection(asyncio.Protocol):
@@ -322,6 +329,9 @@ class Connection(asyncio.Protocol):
             return http_response(b"200 OK", b"text/plain; version=0.0.4", text.encode())
         if path == "/stats":
             return http_response(b"200 OK", JSON, msgspec.json.encode(self._engine.stats))
+        if path.startswith("/burst/") and path[7:].isdecimal():
+            self._engine.burst = int(path[7:])
+            return http_response(b"200 OK", JSON, b"")
         if path.startswith("/pace/") and path[6:].isdecimal():
             self._engine.step_s = int(path[6:]) * 1e-6
             return http_response(b"200 OK", JSON, b"")

@@ -59,9 +59,11 @@ async def test_streams_come_event_by_event(mock: Mock) -> None:
     assert report.reads >= 0.9 * report.events
 
 
-async def test_unpaced_streams_are_whole(mock: Mock) -> None:
+@pytest.mark.parametrize("burst", [1, 32])
+async def test_unpaced_streams_are_whole(mock: Mock, burst: int) -> None:
     async with httpx.AsyncClient(base_url=mock.url) as client:
         assert (await client.get("/pace/0")).status_code == 200
+        assert (await client.get(f"/burst/{burst}")).status_code == 200
     report = await load.run(plan(mock.url, stream=True))
     assert (report.answers, report.events, report.faults) == (20, 20 * (TOKENS + 1), [])
 
@@ -240,6 +242,7 @@ def cell(
         ("paced", 0.50, 64, "pass"),
         ("paced", 0.51, 64, "miss"),
         ("unpaced", 0.51, 64, "miss"),
+        ("burst", 0.50, 64, "pass"),
         ("paced", 0.90, 8, ""),
     ],
 )
