@@ -33,6 +33,7 @@ class HandoffProbe:
     def forget(self, engine_id: str) -> None:
         """An engine went down: what it can do is open again."""
         self._looked_at.discard(engine_id)
+        self._router.fleet.forget_release(engine_id)
 
     async def look(self) -> None:
         """Probe every engine that is up and was not looked at.

@@ -136,3 +136,7 @@ class Fleet:
     def release(self, decode: str) -> Verdict:
         """Whether a release through this engine is known to work."""
         return self._releases.get(decode, Verdict.UNKNOWN)
+
+    def forget_release(self, engine_id: str) -> None:
+        """The engine may come back as another one, with another verdict."""
+        self._releases.pop(engine_id, None)
