@@ -277,6 +277,12 @@ async def test_pairs_without_a_common_engine_run_at_once() -> None:
         }
 
 
+async def test_operators_can_leave_the_probe_out() -> None:
+    async with probed(handoff_probe=False) as fleet:
+        assert verdicts(await ready(fleet)) == {"0>0": "unknown"}
+        assert fleet.p.asked() == fleet.d.asked() == []
+
+
 # Releases
 
 
@@ -468,18 +474,13 @@ async def test_a_clear_no_takes_it_out_at_once(
         assert said(caplog, "decode-0 is down") == 1
 
 
-async def test_an_engine_that_never_answered_is_not_up_by_its_first_silence(
-    quick_probes: None,
+async def test_patience_is_for_engines_that_were_up(
+    quick_probes: None, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Patience is for engines that were up; a first silence is no answer at all."""
-    gate = Gate()
-    async with probed(handoff_probe=False, absent=["d0"]) as fleet:
-        fleet.d.by_path["/health"] = gate.before()
+    async with probed(by_path={"/health": behaviours.hang}, handoff_probe=False) as fleet:
         await until(lambda: health(fleet, "decode-0") == "down", "down")
-        await fleet.d.start()
-        await soon(gate.reached.wait())
-        assert health(fleet, "decode-0") == "down"
-        gate.opened.set()
+        assert said(caplog, "slow to answer") == 0
+        fleet.d.by_path.clear()
         await until(lambda: health(fleet, "decode-0") == "up", "up")
 
 

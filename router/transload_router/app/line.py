@@ -44,7 +44,7 @@ class CorkedTransport:
         """See asyncio.WriteTransport."""
         if self._is_corked:
             self._is_corked = False
-            self._held = data
+            self._held += data
         elif self._held:
             held, self._held = self._held, b""
             self._write(held + data)

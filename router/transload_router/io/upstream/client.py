@@ -223,7 +223,10 @@ class Upstream:
         if connection not in self._busy:
             return
         self._busy.discard(connection)
-        if connection.can_be_kept:
+        pool = self._pools.get(connection.engine)
+        # The engine may have been forgotten, or have moved, while the exchange ran.
+        is_pooled = pool is not None and pool.idle is connection.idle_pool
+        if is_pooled and connection.can_be_kept:
             connection.idle_since = self._loop.time()
             connection.idle_pool.append(connection)
         else:
@@ -284,6 +287,8 @@ def _was_stale(connection: Connection, now: float) -> bool:
 
     An engine that dies of what it read looks the same, but later.
     """
+    if connection.was_hung_up:
+        return False
     is_fresh_failure = now - connection.sent_at < STALE_WITHIN_S
     return connection.is_reused and not connection.has_answer_byte and is_fresh_failure
 

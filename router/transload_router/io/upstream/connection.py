@@ -53,6 +53,7 @@ class Connection(asyncio.Protocol):
         sent_at: Loop time of the newest request.
         overdue: The deadline that a sweep found past.
         is_reused: Whether an exchange has ended on this connection before.
+        was_hung_up: Whether the router itself broke the present answer off.
     """
 
     __slots__ = (
@@ -65,6 +66,7 @@ class Connection(asyncio.Protocol):
         "_is_whole",
         "_keeps_alive",
         "_loop",
+        "_num_barren_bytes",
         "_parser",
         "_phase",
         "_sink",
@@ -81,6 +83,7 @@ class Connection(asyncio.Protocol):
         "overdue",
         "sent_at",
         "status",
+        "was_hung_up",
     )
 
     def __init__(
@@ -106,7 +109,10 @@ class Connection(asyncio.Protocol):
         self.status = 0
         self.headers: Headers = []
         self.has_answer_byte = False
+        self.was_hung_up = False
         self._header_bytes = 0
+        # Received since the head or the newest piece of body: the parser gathers an unended line.
+        self._num_barren_bytes = 0
         self._chunks: list[bytes] = []
         self._body_size = 0
         self._error: EngineError | None = None
@@ -248,6 +254,7 @@ class Connection(asyncio.Protocol):
         self.deadline = 0.0
         if self._error is None and not self._is_whole:
             self._error = EngineReset(self.engine, "closed by the router")
+            self.was_hung_up = True
         if self._transport is not None:
             self._transport.abort()
 
@@ -297,6 +304,7 @@ class Connection(asyncio.Protocol):
             self.abort()
             return
         self.has_answer_byte = True
+        self._num_barren_bytes += len(data)
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
@@ -306,6 +314,10 @@ class Connection(asyncio.Protocol):
                 self._fail(EngineBadAnswer(self.engine, f"not HTTP/1.1: {error}"))
                 self.abort()
                 return
+        if self._num_barren_bytes > MAX_HEADER_BYTES and not self._is_whole:
+            self._fail(EngineBadAnswer(self.engine, "headers too large"))
+            self.abort()
+            return
         if self._is_paused:
             # Whoever reads is slow, not the engine.
             self.deadline = 0.0
@@ -357,6 +369,7 @@ class Connection(asyncio.Protocol):
             self.headers = []
             return
         self.status = status
+        self._num_barren_bytes = 0
         self._keeps_alive = self._parser.should_keep_alive()
         self._phase = Phase.BODY
         if self._skips_body:
@@ -367,6 +380,7 @@ class Connection(asyncio.Protocol):
         """See httptools."""
         if self._is_whole:
             return
+        self._num_barren_bytes = 0
         self._chunks.append(body)
         self._body_size += len(body)
         if self._body_size > HIGH_WATER_BYTES and not self._is_paused:
