@@ -66,13 +66,13 @@ class Metered(VllmBehaviour):
             if name in one
         )
         usage = 0.25 + (0.125 * num_held if self.takes_blocks else 0.0)
-        # Two ranks: what counts is their sum.
+        # Two ranks, the first of them idle: what counts is their sum.
         return (
             "# HELP vllm:kv_cache_usage_perc of\n"
-            f'vllm:kv_cache_usage_perc{{engine="0",model_name="m"}} {usage}\n'
-            f'vllm:kv_cache_usage_perc{{engine="1",model_name="m"}} 1e-05\n'
-            f'vllm:external_prefix_cache_hits_total{{engine="0"}} {self.num_loaded / 2}\n'
-            f'vllm:external_prefix_cache_hits_total{{engine="1"}} {self.num_loaded / 2}\n'
+            f'vllm:kv_cache_usage_perc{{engine="0",model_name="m"}} 1e-05\n'
+            f'vllm:kv_cache_usage_perc{{engine="1",model_name="m"}} {usage}\n'
+            f'vllm:external_prefix_cache_hits_total{{engine="0"}} 50.0\n'
+            f'vllm:external_prefix_cache_hits_total{{engine="1"}} {self.num_loaded}\n'
             "vllm:external_prefix_cache_hits_created 9.0\n"
         ).encode()
 
@@ -330,8 +330,10 @@ async def test_verdicts_on_a_release(
             assert moved == (name == released), name
 
 
-async def test_no_release_is_probed_where_nothing_hands_off() -> None:
-    async with probed([Metered(has_connector=False)]) as fleet:
+@pytest.mark.parametrize("how", ["no_connector", "does_not_load"])
+async def test_no_release_is_probed_where_nothing_hands_off(how: str) -> None:
+    prefill = Metered(has_connector=how != "no_connector")
+    async with probed([prefill], [Metered(loads=how != "does_not_load")]) as fleet:
         found = await ready(fleet)
         assert found["releases"] == {"decode-0": "unknown"}
         assert fleet.d.asked(Leg.RELEASE) == []

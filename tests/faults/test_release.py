@@ -255,6 +255,7 @@ async def test_stop_waits_only_so_long(
     """A release cut off is the lease's, and no defect."""
     caplog.set_level(logging.WARNING, "transload")
     monkeypatch.setattr(state, "STOP_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(release, "RELEASE_TIMEOUT_S", 3600.0)
     async with scene(response_header_timeout_s=3600.0) as s:
         s.fleet.d.by_leg[Leg.RELEASE] = behaviours.hang
         s.router.spawn(s.release())
