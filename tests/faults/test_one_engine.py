@@ -255,6 +255,21 @@ async def test_what_was_sent_is_sent_to_nobody_else(ask: Ask, fault: Fault) -> N
 
 
 @pytest.mark.parametrize("ask", ASKS, ids=lambda ask: ask.name)
+async def test_only_what_is_safe_is_sent_again_where_a_kept_connection_dies(ask: Ask) -> None:
+    """Whether the engine read it before it hung up cannot be known."""
+    async with serve_fleet() as fleet:
+        served = behaviours.answer(200, b"served")
+        fleet.d.script.extend([served, behaviours.reset_before_header, served])
+        assert (await read_whole(fleet.router.port, ASKS[0])).status == 200
+        answer = await read_whole(fleet.router.port, ask)
+        is_safe = ask.method == "GET"
+        assert answer.status == (200 if is_safe else 502)
+        first, second, *rest = fleet.d.asked()
+        assert first.connection is second.connection, "the connection was used again"
+        assert len(rest) == (1 if is_safe else 0)
+
+
+@pytest.mark.parametrize("ask", ASKS, ids=lambda ask: ask.name)
 async def test_an_engine_that_was_not_reached_is_passed_over(ask: Ask) -> None:
     async with serve_fleet(1, 2) as fleet:
         router = fleet.router.app.state.router

@@ -108,6 +108,8 @@ def test_a_task_that_dies_is_a_defect_others_are_not() -> None:
         for task in hanging:
             task.cancel()
         await asyncio.gather(*hanging, return_exceptions=True)
+        for task in hanging:
+            router.note_end(task)
         await router.stop()
         return router.defects
 
