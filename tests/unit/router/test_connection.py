@@ -216,7 +216,7 @@ async def test_trailers_are_no_headers() -> None:
 
 async def test_too_many_headers() -> None:
     wire = asked()
-    wire.receive(OK + b"".join(b"x: %d\r\n" % n for n in range(MAX_HEADER_BYTES // 4)))
+    wire.receive(OK + b"x: abcd\r\n" * (MAX_HEADER_BYTES // 5 + 1) + b"\r\n")
     with pytest.raises(EngineBadAnswer):
         await wire.connection.read_head()
     assert wire.transport.is_closing()

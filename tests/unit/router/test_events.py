@@ -256,7 +256,10 @@ async def test_cancelled_it_touches_neither_side_again(is_slow: bool) -> None:
     with pytest.raises(asyncio.CancelledError):
         await relaying.task
     assert relaying.client.num_closed == int(is_slow)
+    reading = asyncio.ensure_future(relaying.wire.connection.read_chunk())
+    await asyncio.sleep(0)
     relaying.wire.receive(chunk(b"data: b\n\n"))
+    assert await asyncio.wait_for(reading, 1) == b"data: b\n\n", "it is others' to read"
     relaying.wire.lose()
     assert relaying.client.got == [b"data: a\n\n"]
 
