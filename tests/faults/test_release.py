@@ -15,7 +15,7 @@ from support.behaviours import Gate
 from support.router_server import Fleet, serve_fleet
 from support.scripted_engine import Behaviour, Exchange, Leg
 from support.vllm_api import CHAT, dump
-from support.waiting import soon, until
+from support.waiting import PATIENCE_S, soon, until
 from transload_router.app import release, state
 from transload_router.app.release import release_handoff
 from transload_router.app.request import GenerateRequest, read_request
@@ -255,7 +255,7 @@ async def test_stop_waits_only_so_long(
     """A release cut off is the lease's, and no defect."""
     caplog.set_level(logging.WARNING, "transload")
     monkeypatch.setattr(state, "STOP_TIMEOUT_S", 0.1)
-    monkeypatch.setattr(release, "RELEASE_TIMEOUT_S", 3600.0)
+    monkeypatch.setattr(release, "RELEASE_TIMEOUT_S", 1.5 * PATIENCE_S)
     async with scene(response_header_timeout_s=3600.0) as s:
         s.fleet.d.by_leg[Leg.RELEASE] = behaviours.hang
         s.router.spawn(s.release())
