@@ -89,7 +89,7 @@ class Serving:
         row = ENDPOINTS.get(self._path) or ENDPOINTS.get(self._path.removesuffix("/"))
         self._endpoint = row if scope["method"] == "POST" else None
         self._label = row.name if row is not None else _LABELS.get(self._path, _OTHER)
-        self._cork = scope.get("extensions", {}).get(CORK, _nothing)
+        self._cork = scope.get("extensions", {}).get(CORK, relay.do_nothing)
         self._model: str | None = None
 
     async def serve(self) -> None:
@@ -137,8 +137,7 @@ class Serving:
             raise Forbidden(f"{path} is for the engines' operators")
 
     async def _generate(self, endpoint: Endpoint, body: bytes) -> int:
-        query = self._scope.get("query_string", b"").decode("latin-1")
-        target = f"{endpoint.path}?{query}" if query else endpoint.path
+        target = request_target(self._scope, endpoint.path.encode())
         request = read_request(
             self._router, endpoint, target, self._headers, body, perf_counter(), self._cork
         )
@@ -227,10 +226,6 @@ class Serving:
         await self._send({"type": "http.response.body", "body": body, "more_body": True})
         await drain_body(self._receive)
         await self._send({"type": "http.response.body", "body": b""})
-
-
-def _nothing() -> None:
-    """Stands for a server that cannot hold a head."""
 
 
 def _dialect(path: str) -> Dialect:

@@ -19,12 +19,8 @@ Send = Callable[[Message], Awaitable[None]]
 # For a refused upload to end, so that its client reads the refusal; nothing of it is kept.
 DRAIN_TIMEOUT_S = 2.0
 DRAIN_BYTES = 256 << 20
-
-
 # nginx's word for a client that left before its answer; never sent, only counted.
 CLIENT_LEFT_STATUS = 499
-
-
 # A client that sends nothing for this long in the middle of its body is not uploading.
 BODY_STALL_S = 60.0
 
@@ -44,14 +40,10 @@ async def read_body(headers: Headers, receive: Receive, limit_bytes: int) -> byt
     announced = find(headers, b"content-length")
     if announced is not None and announced.isdigit() and int(announced[:20]) > limit_bytes:
         raise BodyTooLarge(f"the body has {announced.decode()} bytes; the limit is {limit_bytes}")
-    message = await _next_message(receive)
-    if message["type"] == "http.request" and not message.get("more_body"):
-        whole: bytes = message.get("body", b"")
-        _check_size(len(whole), limit_bytes)
-        return whole
     parts: list[bytes] = []
     size = 0
     while True:
+        message = await _next_message(receive)
         if message["type"] == "http.disconnect":
             raise ClientLeft
         part = message.get("body", b"")
@@ -59,8 +51,8 @@ async def read_body(headers: Headers, receive: Receive, limit_bytes: int) -> byt
         size += len(part)
         _check_size(size, limit_bytes)
         if not message.get("more_body"):
+            # Of one part this is the part itself.
             return b"".join(parts)
-        message = await _next_message(receive)
 
 
 async def _next_message(receive: Receive) -> Message:
@@ -157,13 +149,17 @@ def header_list(scope: Scope) -> Headers:
     return list(scope["headers"])
 
 
-def request_target(scope: Scope) -> str:
+def request_target(scope: Scope, path: bytes = b"") -> str:
     """Path and query as the client sent them, percent-encoded.
+
+    Args:
+        scope: ASGI.
+        path: Stands for the client's own spelling of it.
 
     Raises:
         BadRequest: The bytes are not ASCII, as RFC 9112 wants them.
     """
-    raw: bytes = scope.get("raw_path") or scope["path"].encode()
+    raw: bytes = path or scope.get("raw_path") or scope["path"].encode()
     query: bytes = scope.get("query_string", b"")
     try:
         return (raw + b"?" + query if query else raw).decode("ascii")

@@ -1,11 +1,12 @@
 """Requests that one engine serves whole: relayed as they are, whatever they are."""
 
+import asyncio
 import itertools
 import logging
 import re
 
 from transload_router.app.client import CLIENT_LEFT_STATUS, Send
-from transload_router.app.headers import REQUEST_ID, find
+from transload_router.app.headers import BODY_HEADERS, REQUEST_ID, find
 from transload_router.app.relay import CutShort, relay_unread
 from transload_router.app.request import clean
 from transload_router.app.state import Router
@@ -21,6 +22,7 @@ from transload_router.errors import (
     BadRequest,
     EncodedBody,
     EngineError,
+    EngineTimeout,
     EngineUnreachable,
     NoEngine,
     TransloadError,
@@ -169,20 +171,29 @@ class Forward:
 
 
 async def ask(router: Router, engine: Engine, target: str, headers: Headers) -> tuple[int, bytes]:
-    """A GET of the router's own making, with a client's credentials.
+    """A GET of the router's own making, with a client's credentials; bounded in time.
 
     Raises:
-        EngineError: No whole answer.
+        EngineError: No whole answer; counted already.
     """
-    block = router.headers.block(headers, reads_answer=True, without=_ASK_DROPS)
+    block = router.headers.block(headers, reads_answer=True, without=BODY_HEADERS)
     sent = router.headers.leg(engine.role, block)
-    exchange = await router.upstream.send(engine, "GET", target, sent, b"")
     try:
-        body, is_whole = await exchange.read_all(_MAX_ASKED_BYTES)
-    finally:
-        exchange.release()
+        async with asyncio.timeout(_ASK_TIMEOUT_S):
+            exchange = await router.upstream.send(engine, "GET", target, sent, b"")
+            try:
+                body, is_whole = await exchange.read_all(_MAX_ASKED_BYTES)
+            finally:
+                exchange.release()
+    except (EngineError, TimeoutError) as caught:
+        error = caught if isinstance(caught, EngineError) else None
+        error = error or EngineTimeout(engine.id, "did not answer in time")
+        router.metrics.errors.add(engine.role.value, error.kind, engine.id)
+        log.warning("cannot ask for %s: %s", target, error)
+        raise error from None
     return (exchange.status, body) if is_whole else (502, b"")
 
 
+# An engine that does not answer a light question in this time is left out of the answer.
+_ASK_TIMEOUT_S = 5.0
 _MAX_ASKED_BYTES = 16 << 20
-_ASK_DROPS = frozenset({b"accept", b"content-encoding", b"content-type"})

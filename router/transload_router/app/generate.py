@@ -251,7 +251,7 @@ class Call:
     async def _pass_refusal(self, _command: machine.PassRefusal) -> None:
         answer = self._begin_answer(None)
         try:
-            await answer.relay(self._send, _nothing, _no_time)
+            await answer.relay(self._send)
         except EngineError as error:
             self._legs.fail(Role.PREFILL, error)
             await answer.cut(self._send, error)
@@ -308,14 +308,6 @@ class Call:
 
 def _is_ok(status: int) -> bool:
     return 200 <= status < 300
-
-
-def _nothing() -> None:
-    """A refusal's first chunk is no token."""
-
-
-def _no_time(_seconds: float) -> None:
-    """A refusal's chunks are not timed."""
 
 
 def _cause(error: EngineError) -> machine.Cause:

@@ -42,6 +42,8 @@ ROUTING = frozenset(
 OWN_PREFIX = b"x-transload-"
 EXPLAIN = b"x-transload-explain"
 REQUEST_ID = b"x-request-id"
+# What describes a client's body, and is wrong beside one of the router's own.
+BODY_HEADERS = frozenset({b"accept", b"content-encoding", b"content-type"})
 CREDENTIALS = frozenset({b"authorization", b"x-api-key"})
 
 _NOT_SENT_ON = HOP_BY_HOP | ROUTING | {b"host", b"content-length", b"expect", REQUEST_ID}

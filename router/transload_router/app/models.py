@@ -18,8 +18,6 @@ from transload_router.core.types import Headers
 from transload_router.errors import EngineError, NoEngine
 
 PATH = "/v1/models"
-# An engine that does not list its models in this time is left out of the answer.
-_TIMEOUT_S = 5.0
 
 
 async def list_models(router: Router, headers: Headers) -> tuple[int, bytes]:
@@ -54,12 +52,8 @@ async def list_models(router: Router, headers: Headers) -> tuple[int, bytes]:
 
 async def _ask(router: Router, member: Member, headers: Headers) -> tuple[int, bytes] | None:
     try:
-        async with asyncio.timeout(_TIMEOUT_S):
-            return await ask(router, member.engine, PATH, headers)
-    except (EngineError, TimeoutError) as error:
-        kind = error.kind if isinstance(error, EngineError) else "engine_timeout"
-        leg = member.engine.role.value
-        router.metrics.errors.add(leg, kind, member.engine.id)
+        return await ask(router, member.engine, PATH, headers)
+    except EngineError:
         return None
 
 

@@ -44,8 +44,8 @@ class CutShort(Exception):
         self.cause = cause
 
 
-def _nothing() -> None:
-    pass
+def do_nothing(*_: object) -> None:
+    """For callers that do not want to be told."""
 
 
 @dataclass(slots=True)
@@ -101,9 +101,9 @@ class Answer:
     async def relay(
         self,
         send: Send,
-        on_first_chunk: Callable[[], None],
-        on_interval: Callable[[float], None],
-        cork: Callable[[], None] = _nothing,
+        on_first_chunk: Callable[[], None] = do_nothing,
+        on_interval: Callable[[float], None] = do_nothing,
+        cork: Callable[[], None] = do_nothing,
     ) -> None:
         """Send everything.
 

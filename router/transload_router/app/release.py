@@ -4,6 +4,7 @@ import asyncio
 import enum
 import logging
 
+from transload_router.app.headers import BODY_HEADERS
 from transload_router.app.request import GenerateRequest
 from transload_router.app.state import Router
 from transload_router.core.bodies.endpoints import RELEASE_PATH, release_body
@@ -62,7 +63,7 @@ async def _send_release(
     router: Router, request: GenerateRequest, handoff: bytes, engine: Engine
 ) -> Outcome:
     model = request.model or router.fleet.only_model() or ""
-    block = router.headers.block(request.headers, reads_answer=True, without=_BODY_HEADERS)
+    block = router.headers.block(request.headers, reads_answer=True, without=BODY_HEADERS)
     headers = router.headers.leg(Role.DECODE, block + b"content-type: application/json\r\n")
     try:
         async with asyncio.timeout(RELEASE_TIMEOUT_S):
@@ -90,4 +91,3 @@ async def _send_release(
 
 
 MAX_ANSWER_BYTES = 64 << 10
-_BODY_HEADERS = frozenset({b"accept", b"content-encoding", b"content-type"})
