@@ -63,6 +63,28 @@ SCRIPTS = (
         DecodeEnded(),
         wants_prefill=False,
     ),
+    script(
+        "the policy has decode read the prompt: no fallback, so nothing is counted",
+        ASK,
+        EnginesChosen(None, "d0", is_local=True),
+        SendDecode("d0", None),
+        DecodeAnswered(200),
+        RelayDecode(),
+        DecodeEnded(),
+        policy=STRICT,
+    ),
+    script(
+        "chosen local, then retried: the policy may choose two engines now",
+        ASK,
+        EnginesChosen(None, "d0", is_local=True),
+        SendDecode("d0", None),
+        DecodeAnswered(503, has_other=True),
+        Count("decode_retried"),
+        ChooseEngines(True, avoiding("d0")),
+        EnginesChosen("p0", "d1"),
+        SendPrefill("p0"),
+        ends=State.PREFILLING,
+    ),
     script("nobody decodes", ASK, EnginesChosen("p0", None), Fail("no_decode", False)),
     # No prefill engine.
     script(
@@ -471,7 +493,7 @@ def test_failure_shows_both_scripts() -> None:
     text = str(caught.value)
     assert "a wrong one" in text
     assert "expected" in text
-    assert ">> EnginesChosen(prefill='p0', decode='d0')" in text
+    assert ">> EnginesChosen(prefill='p0', decode='d0', is_local=False)" in text
     differing = [line for line in text.splitlines() if line.startswith("->")]
     assert "SendPrefill(engine='p1')" in differing[0]
     assert "SendPrefill(engine='p0')" in differing[0]

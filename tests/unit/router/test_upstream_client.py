@@ -1,7 +1,9 @@
 """The client of engines against a real socket, on a clock that is moved by hand."""
 
 import asyncio
+import errno
 import socket
+import ssl
 from collections.abc import AsyncIterator
 
 import pytest
@@ -488,6 +490,29 @@ async def test_a_connect_that_is_refused(upstream: Upstream) -> None:
             await upstream.send(engine, "GET", "/", b"", b"")
     assert str(raised.value) == "engine e: no connection: Connection refused"
     assert raised.value.is_gone
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError(errno.EMFILE, "files"),
+        OSError(errno.EADDRNOTAVAIL, "ports"),
+        socket.gaierror(socket.EAI_AGAIN, "name"),
+        ssl.SSLError(1, "handshake"),
+    ],
+    ids=lambda error: type(error).__name__ + str(error.errno),
+)
+async def test_what_fails_on_our_side_says_nothing_of_the_engine(
+    upstream: Upstream, monkeypatch: pytest.MonkeyPatch, error: OSError
+) -> None:
+    async def connect(*_args: object, **_options: object) -> None:
+        raise error
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "create_connection", connect)
+    engine = Engine("e", Role.DECODE, Address("127.0.0.1", 1))
+    with pytest.raises(EngineUnreachable) as raised:
+        await upstream.send(engine, "GET", "/", b"", b"")
+    assert not raised.value.is_gone
 
 
 # Cancelled.

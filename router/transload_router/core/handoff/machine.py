@@ -148,6 +148,11 @@ def needs_no_prefill(m: Handoff, _e: Event) -> bool:
     return not m.wants_prefill or m.handoff is not None
 
 
+def is_chosen_local(_m: Handoff, e: Event) -> bool:
+    """The policy found it cheaper to let decode read the prompt."""
+    return isinstance(e, EnginesChosen) and e.is_local
+
+
 def has_prefill(_m: Handoff, e: Event) -> bool:
     """A prefill engine was chosen."""
     return isinstance(e, EnginesChosen) and e.prefill is not None
@@ -325,6 +330,7 @@ TABLE: dict[tuple[State, type], tuple[Row, ...]] = {
     (S.CHOOSING, EnginesChosen): (
         (has_no_decode, (release, fail("no_decode")), S.DONE),
         (needs_no_prefill, (take_engines, send_decode), S.DECODING),
+        (is_chosen_local, (take_engines, send_decode), S.DECODING),
         (has_prefill, (take_engines, send_prefill), S.PREFILLING),
         (
             may_skip_empty_prefill,

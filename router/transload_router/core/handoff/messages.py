@@ -33,10 +33,14 @@ class State(enum.StrEnum):
 
 
 class EnginesChosen(msgspec.Struct, frozen=True, gc=False):
-    """The shell's answer to `ChooseEngines`; None where nobody can serve that leg."""
+    """The shell's answer to `ChooseEngines`; None where nobody can serve that leg.
+
+    `is_local`: a prefill engine may be there, and the policy still has decode read the prompt.
+    """
 
     prefill: str | None
     decode: str | None
+    is_local: bool = False
 
 
 class PrefillReplied(msgspec.Struct, frozen=True, gc=False):

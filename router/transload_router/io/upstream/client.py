@@ -1,6 +1,7 @@
 """Pools of connections, one per engine, and the sending of requests on them."""
 
 import asyncio
+import errno
 import os
 import socket
 import ssl
@@ -208,7 +209,8 @@ class Upstream:
         except TimeoutError:
             raise EngineUnreachable(engine.id, "no connection in time", is_gone=False) from None
         except OSError as error:
-            raise EngineUnreachable(engine.id, f"no connection: {_reason(error)}") from error
+            message = f"no connection: {_reason(error)}"
+            raise EngineUnreachable(engine.id, message, is_gone=_is_gone(error)) from error
         sock = connection.raw_socket
         if sock is not None:
             watch_peer(sock, UNACKNOWLEDGED_S)
@@ -293,10 +295,22 @@ def _was_stale(connection: Connection, now: float) -> bool:
     return connection.is_reused and not connection.has_answer_byte and is_fresh_failure
 
 
+def _is_gone(error: OSError) -> bool:
+    """Whether nobody listens there; a lack of files, ports or names here is not the engine's."""
+    # Where a name has several addresses that failed in several ways, asyncio's error has no number.
+    is_connect = error.errno is None and type(error) is OSError
+    return is_connect or error.errno in _NOBODY_LISTENS
+
+
+_NOBODY_LISTENS = frozenset(
+    {errno.ECONNREFUSED, errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ENETUNREACH}
+)
+
+
 def _reason(error: OSError) -> str:
     """Words without the address, since clients read them, too."""
     if isinstance(error, ssl.SSLError):
-        return f"TLS: {error.reason or 'failed'}"
+        return f"TLS: {getattr(error, 'reason', None) or 'failed'}"
     if isinstance(error, socket.gaierror):
         return "the host name does not resolve"
     return os.strerror(error.errno) if error.errno else type(error).__name__
