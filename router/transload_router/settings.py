@@ -71,6 +71,11 @@ def check_engine_url(value: str) -> str:
     return f"{parts.scheme}://{host}:{port}{parts.path.rstrip('/')}"
 
 
+_KV_EVENT_ENDPOINT = re.compile(
+    r"(?P<role>prefill|decode)-(?P<index>\d{1,4})(?:/(?P<rank>\d{1,3}))?"
+    r"=(?P<endpoint>(?:tcp|ipc)://[^;\s]+)(?:;(?P<replay>(?:tcp|ipc)://[^;\s]+))?"
+)
+
 EngineUrl = Annotated[str, AfterValidator(check_engine_url)]
 StrList = Annotated[list[str], NoDecode, BeforeValidator(_split)]
 Seconds = Annotated[float, Field(gt=0, le=86_400)]
@@ -192,6 +197,56 @@ class Settings(BaseSettings):
         ],
         description="Paths of the engines' operators that clients get 403 for; repeatable.",
     )
+    policy: Literal["cost", "least-loaded", "round-robin", "prefix", "session", "random"] = Field(
+        "cost",
+        description="How engines are chosen: predicted cost, fewest reserved tokens, in turn, "
+        "longest cached prefix, by session, or by chance.",
+    )
+    session_header: str = Field(
+        "x-session-id",
+        pattern=r"^[!#$%&'*+.^_`|~0-9A-Za-z-]+$",
+        description="Header that names a client's session, for the session policy.",
+    )
+    kv_events: Literal["auto", "off"] = Field(
+        "auto",
+        description="Follow the engines' KV events: auto asks each engine where it publishes them.",
+    )
+    kv_event_endpoint: StrList = Field(
+        default=[],
+        description="Where an engine publishes its KV events, instead of asking it: "
+        "ENGINE[/RANK]=ENDPOINT[;REPLAY_ENDPOINT], such as "
+        "prefill-0=tcp://10.0.0.7:5557;tcp://10.0.0.7:5558; repeatable.",
+    )
+    index_max_blocks: int = Field(
+        4_000_000, ge=1_000, description="Blocks that the index of caches remembers at most."
+    )
+    index_snapshot_from: str | None = Field(
+        None,
+        description="Base URL of another replica of this router, to start with its index.",
+    )
+    tokenizer: StrList = Field(
+        default=[],
+        description="Folder or hub name (already in the local cache) of the tokenizer of the only "
+        "model, or MODEL=FOLDER; repeatable. Without it prompts are matched as text.",
+    )
+    tokenizer_fallback: Literal["engine", "none"] = Field(
+        "engine",
+        description="Where the router's tokens are not the engine's: ask the engine's /tokenize, "
+        "or go on without tokens.",
+    )
+    send_token_ids: bool = Field(
+        True,
+        description="Give engines the token ids that the router or prefill made, so that a prompt "
+        "is tokenised once.",
+    )
+    decision_log_share: float = Field(
+        0.0, ge=0.0, le=1.0, description="Share of decisions that are logged with their terms."
+    )
+    admin_api_key: SecretStr | None = Field(
+        None,
+        description="Bearer key for /admin; without it, /admin answers only direct connections "
+        "from this host.",
+    )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         "info", description="Least severe log lines to print."
     )
@@ -208,6 +263,12 @@ class Settings(BaseSettings):
             if len(set(urls)) != len(urls):
                 raise ValueError(f"{name}: an engine is named twice")
         self._check_credentials()
+        self._check_kv_events()
+        tokenizers = self.tokenizers()
+        if len(tokenizers) != len(self.tokenizer) or not all(tokenizers.values()):
+            raise ValueError("tokenizer: one folder per model, MODEL=FOLDER")
+        if None in tokenizers and len(tokenizers) > 1:
+            raise ValueError("tokenizer: with several, each needs its model, MODEL=FOLDER")
         aliases = self.aliases()
         if len(aliases) != len(self.model_name):
             raise ValueError("model_name: an alias is named twice")
@@ -221,12 +282,50 @@ class Settings(BaseSettings):
         for name, key in zip(("prefill_api_key", "decode_api_key"), keys, strict=True):
             if key is not None and not re.fullmatch(r"[!-~]+", key.get_secret_value()):
                 raise ValueError(f"{name}: only visible ASCII characters can stand in a header")
+        admin = self.admin_api_key
+        if admin is not None and not re.fullmatch(r"[!-~]+", admin.get_secret_value()):
+            raise ValueError("admin_api_key: only visible ASCII characters can stand in a header")
         if self.credentials == "replace" and self.decode_api_key is None:
             raise ValueError("credentials: replace needs decode_api_key")
         if self.credentials == "replace" and self.prefill and self.prefill_api_key is None:
             raise ValueError("credentials: replace needs prefill_api_key")
         if self.credentials == "drop" and any(key is not None for key in keys):
             raise ValueError("credentials: drop contradicts an api key; use replace")
+
+    def _check_kv_events(self) -> None:
+        for item in self.kv_event_endpoint:
+            match = _KV_EVENT_ENDPOINT.fullmatch(item)
+            if match is None:
+                raise ValueError(
+                    f"kv_event_endpoint: {item!r} is not ENGINE[/RANK]=ENDPOINT[;REPLAY_ENDPOINT] "
+                    "with tcp:// or ipc:// endpoints"
+                )
+            role, index = match["role"], int(match["index"])
+            if index >= len(getattr(self, role)):
+                raise ValueError(f"kv_event_endpoint: there is no engine {role}-{index}")
+        places = [item.partition("=")[0] for item in self.kv_event_endpoint]
+        if len(set(places)) != len(places):
+            raise ValueError("kv_event_endpoint: an engine's rank is named twice")
+        if self.index_snapshot_from is not None:
+            check_engine_url(self.index_snapshot_from)
+
+    def event_endpoints(self) -> dict[str, list[tuple[int, str, str | None]]]:
+        """Configured event endpoints by engine id: (rank, endpoint, replay endpoint)."""
+        found: dict[str, list[tuple[int, str, str | None]]] = {}
+        for item in self.kv_event_endpoint:
+            match = _KV_EVENT_ENDPOINT.fullmatch(item)
+            assert match is not None
+            place = (int(match["rank"] or 0), match["endpoint"], match["replay"])
+            found.setdefault(f"{match['role']}-{match['index']}", []).append(place)
+        return found
+
+    def tokenizers(self) -> dict[str | None, str]:
+        """Tokenizer folder or hub name by model; None stands for the only model."""
+        found: dict[str | None, str] = {}
+        for item in self.tokenizer:
+            model, equals, folder = item.partition("=")
+            found[model if equals else None] = folder if equals else model
+        return found
 
     def aliases(self) -> dict[str, str | None]:
         """Alias to served name; None stands for the only model that engines serve."""

@@ -85,7 +85,7 @@ class HandoffProbe:
 
     async def _probe_pair(self, prefill: Member, decode: Member) -> None:
         p, d = prefill.engine, decode.engine
-        shared = sorted((prefill.models or frozenset()) & (decode.models or frozenset()))
+        shared = sorted((prefill.models or {}).keys() & (decode.models or {}).keys())
         if not shared:
             log.warning("handoff probe: %s and %s serve no model in common", p.id, d.id)
             return

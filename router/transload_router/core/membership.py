@@ -5,9 +5,14 @@ ones, so that a router can serve before its first round of probes; DOWN ones are
 """
 
 import enum
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from transload_router.core.index.keys import Identity
 from transload_router.core.types import Engine, Role
+
+# Model id to the id of its base model, or None where it is no adapter.
+ServedModels = Mapping[str, str | None]
 
 
 class Health(enum.StrEnum):
@@ -32,13 +37,13 @@ class Member:
     """An engine and what was learned of it.
 
     Attributes:
-        models: Served model ids, or None while unknown.
+        models: What it serves, or None while unknown.
         detail: Why it is down, in words for an operator.
     """
 
     engine: Engine
     health: Health = Health.JOINING
-    models: frozenset[str] | None = None
+    models: ServedModels | None = None
     detail: str = ""
 
 
@@ -49,6 +54,7 @@ class Fleet:
     members: dict[str, Member] = field(default_factory=dict)
     _pools: dict[Role, list[Member]] = field(default_factory=lambda: {role: [] for role in Role})
     _known_models: frozenset[str] = frozenset()
+    _identities: dict[str, Identity] = field(default_factory=dict)
     _pairs: dict[tuple[str, str], Verdict] = field(default_factory=dict)
     _releases: dict[str, Verdict] = field(default_factory=dict)
 
@@ -95,14 +101,24 @@ class Fleet:
         models = self._known_models
         return next(iter(models)) if len(models) == 1 else None
 
-    def mark_up(self, engine_id: str, models: frozenset[str] | None) -> None:
+    def identity(self, model: str) -> Identity | None:
+        """Whose tokens a model's prompts are, the same for all names of one model; None if unknown.
+
+        Base models that some engine lists together are one model under several names
+        (`--served-model-name A B`).
+        """
+        return self._identities.get(model)
+
+    def mark_up(self, engine_id: str, models: ServedModels | None) -> None:
         """The engine answered its probe, and listed its models if it lets us ask."""
         member = self.members[engine_id]
         member.health = Health.UP
         member.detail = ""
         if member.models != models:
             member.models = models
-            self._known_models = frozenset().union(*(m.models or () for m in self.members.values()))
+            served = [m.models for m in self.members.values() if m.models]
+            self._known_models = frozenset().union(*served)
+            self._identities = _identify(served)
 
     def mark_down(self, engine_id: str, detail: str) -> None:
         """The engine is not there or says so; it is not chosen until it answers again."""
@@ -140,3 +156,21 @@ class Fleet:
     def forget_release(self, engine_id: str) -> None:
         """The engine may come back as another one, with another verdict."""
         self._releases.pop(engine_id, None)
+
+
+def _identify(served: list[ServedModels]) -> dict[str, Identity]:
+    """Identities of all models that engines list."""
+    names: dict[str, str] = {}
+    for models in served:
+        bases = [model for model, base in models.items() if base is None]
+        merged = {names.get(base, base) for base in bases}
+        names.update(dict.fromkeys(bases, min(merged, default="")))
+        for name, known_as in names.items():
+            if known_as in merged:
+                names[name] = min(merged)
+    found = {base: Identity(name) for base, name in names.items()}
+    for models in served:
+        for model, base in models.items():
+            if base is not None:
+                found.setdefault(model, Identity(names.get(base, base), model))
+    return found

@@ -76,15 +76,19 @@ class Prober:
 
     async def list_models(
         self, engine: Engine, headers: Mapping[str, str]
-    ) -> frozenset[str] | None:
-        """Model ids that the engine serves, or None where it does not tell us."""
+    ) -> dict[str, str | None] | None:
+        """What the engine serves, adapters with their base; None where it does not tell us."""
         answer = await self._request(engine, "GET", "/v1/models", headers)
         if answer.status_code != 200:
             return None
         top = read_object(Raw(answer.content)) or {}
         items = read_items(top.get("data", Raw(b"[]"))) or []
-        ids = (read_str((read_object(item) or {}).get("id")) for item in items)
-        return frozenset(model_id for model_id in ids if model_id is not None)
+        served: dict[str, str | None] = {}
+        for fields in (read_object(item) or {} for item in items):
+            model_id = read_str(fields.get("id"))
+            if model_id is not None:
+                served[model_id] = read_str(fields.get("parent"))
+        return served
 
     async def read_gauges(self, engine: Engine, headers: Mapping[str, str]) -> EngineGauges:
         """Ask `/metrics`.

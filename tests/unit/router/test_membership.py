@@ -2,6 +2,7 @@
 
 import pytest
 
+from transload_router.core.index.keys import Identity
 from transload_router.core.membership import Fleet, Health, Verdict
 from transload_router.core.types import Address, Engine, Role
 
@@ -19,6 +20,11 @@ def fleet() -> Fleet:
     for one in (engine("p0", P), engine("d0"), engine("d1"), engine("d2")):
         fleet.add(one)
     return fleet
+
+
+def serving(*models: str) -> dict[str, str | None]:
+    """Base models that an engine lists."""
+    return dict.fromkeys(models)
 
 
 def chosen(fleet: Fleet, model: str | None = None, avoid: frozenset[str] = frozenset()) -> str:
@@ -58,8 +64,8 @@ def test_the_detail_is_of_the_last_fall(fleet: Fleet) -> None:
 
 
 def test_a_model_narrows_the_choice_to_who_may_serve_it(fleet: Fleet) -> None:
-    fleet.mark_up("d0", frozenset({"a"}))
-    fleet.mark_up("d1", frozenset({"b"}))
+    fleet.mark_up("d0", serving("a"))
+    fleet.mark_up("d1", serving("b"))
     fleet.mark_up("d2", None)
     assert chosen(fleet, "a") == "d0 d2"
     assert chosen(fleet, "b") == "d1 d2"
@@ -69,8 +75,8 @@ def test_a_model_narrows_the_choice_to_who_may_serve_it(fleet: Fleet) -> None:
 
 def test_a_model_whose_only_engine_is_down_goes_nowhere_else(fleet: Fleet) -> None:
     for name in ("d1", "d2"):
-        fleet.mark_up(name, frozenset({"b"}))
-    fleet.mark_up("d0", frozenset({"a"}))
+        fleet.mark_up(name, serving("b"))
+    fleet.mark_up("d0", serving("a"))
     fleet.mark_down("d0", "x")
     assert chosen(fleet, "a") == ""
     assert fleet.is_known_model("a"), "what it served is still known"
@@ -79,13 +85,13 @@ def test_a_model_whose_only_engine_is_down_goes_nowhere_else(fleet: Fleet) -> No
 def test_known_models_follow_the_last_listing(fleet: Fleet) -> None:
     assert fleet.known_models() == frozenset()
     assert fleet.only_model() is None
-    fleet.mark_up("d0", frozenset({"a"}))
-    fleet.mark_up("p0", frozenset({"a"}))
+    fleet.mark_up("d0", serving("a"))
+    fleet.mark_up("p0", serving("a"))
     assert fleet.only_model() == "a"
-    fleet.mark_up("d1", frozenset({"a", "lora"}))
+    fleet.mark_up("d1", serving("a", "lora"))
     assert fleet.known_models() == {"a", "lora"}
     assert fleet.only_model() is None
-    fleet.mark_up("d1", frozenset({"a"}))
+    fleet.mark_up("d1", serving("a"))
     assert fleet.known_models() == {"a"}
     fleet.mark_up("d1", None)
     fleet.mark_up("d0", None)
@@ -115,3 +121,19 @@ def test_releases(fleet: Fleet) -> None:
     fleet.forget_release("d0")
     fleet.forget_release("p0")
     assert fleet.release("d0") is Verdict.UNKNOWN
+
+
+def test_names_of_one_model_are_one_identity(fleet: Fleet) -> None:
+    fleet.mark_up("p0", serving("b", "c"))
+    fleet.mark_up("d0", serving("other"))
+    fleet.mark_up("d1", serving("c", "a"))
+    fleet.mark_up("d2", None)
+    assert {fleet.identity(name) for name in ("a", "b", "c")} == {Identity("a")}
+    assert fleet.identity("other") == Identity("other")
+    assert fleet.identity("unheard") is None
+
+
+def test_an_adapter_is_its_base_model_with_a_name(fleet: Fleet) -> None:
+    fleet.mark_up("d0", {"base": None, "also": None, "style": "base"})
+    assert fleet.identity("style") == Identity("also", "style")
+    assert fleet.identity("base") == Identity("also")

@@ -87,7 +87,7 @@ def test_aliases_and_labels() -> None:
     assert router.served_name("served") is None
     assert router.served_name("nick") == "served"
     assert router.served_name("alone") is None, "no model is known yet"
-    router.fleet.mark_up("decode-0", frozenset({"served"}))
+    router.fleet.mark_up("decode-0", {"served": None})
     assert router.served_name("alone") == "served"
     assert router.model_label("served") == "served"
     assert router.model_label("made up") == "other"
