@@ -15,6 +15,7 @@ from transload_router.core.bodies.endpoints import (
     MESSAGES,
     RELEASE_PATH,
     RESPONSES,
+    TRANSFER_MEMBERS,
     Endpoint,
     decode_body,
     estimate_tokens,
@@ -371,11 +372,11 @@ def strip(endpoint: Endpoint | None, body: Json | bytes) -> Json | None:
 
 
 @pytest.mark.parametrize("endpoint", EVERYWHERE)
-@pytest.mark.parametrize("key", ["kv_transfer_params", "ec_transfer_params"])
+@pytest.mark.parametrize("key", TRANSFER_MEMBERS)
 def test_transfer_members_are_taken_out(endpoint: Endpoint | None, key: str) -> None:
     for value in (TRANSFER, None, {}, "x", 5):
         assert strip(endpoint, {"model": "m", key: value}) == {"model": "m"}
-    escaped = b'{"model":"m","%s\\u0073":{"a":1}}' % key[:-1].encode()
+    escaped = b'{"model":"m","%s\\u%04x":{"a":1}}' % (key[:-1].encode(), ord(key[-1]))
     assert strip(endpoint, escaped) == {"model": "m"}
     twice = b'{"%s":{"a":1},"model":"m","%s":null}' % (key.encode(), key.encode())
     assert strip(endpoint, twice) == {"model": "m"}
@@ -384,7 +385,7 @@ def test_transfer_members_are_taken_out(endpoint: Endpoint | None, key: str) -> 
 
 
 @pytest.mark.parametrize("endpoint", EVERYWHERE)
-@pytest.mark.parametrize("key", ["kv_transfer_params", "ec_transfer_params"])
+@pytest.mark.parametrize("key", TRANSFER_MEMBERS)
 def test_side_doors_are_shut(endpoint: Endpoint | None, key: str) -> None:
     if endpoint is not GENERATE:
         body: Json = {"vllm_xargs": {key: TRANSFER, "session_id": "s"}}

@@ -35,8 +35,9 @@ from transload_router.core.types import Dialect
 
 HANDOFF_MEMBER = "kv_transfer_params"
 # What engines exchange among themselves; never accepted from a client. The second is the
-# encoder leg's.
-TRANSFER_MEMBERS = (HANDOFF_MEMBER, "ec_transfer_params")
+# encoder leg's. The third makes an engine announce cached blocks as stored once more, a copy that
+# does not exist and that the index would count for good (vLLM 0.32.0, measured).
+TRANSFER_MEMBERS = (HANDOFF_MEMBER, "ec_transfer_params", "kv_cache_report_mode")
 
 _TRUE = Raw(b"true")
 _FALSE = Raw(b"false")
