@@ -1,0 +1,154 @@
+"""What requests on their way will leave in caches: short-lived claims on keys, by owner.
+
+Between the choice of an engine and its events lie seconds of prefill. A claim covers them, so
+that requests with the same prefix see where it is going to be. It ends when events have told of
+its last block, when its time is over, or with its owner.
+
+Theory of operation:
+    One table for all, key to mask, as for blocks. Each owner remembers which claim was the last
+    on a key; only that one takes the bit away, so siblings' claims share keys without counts.
+    Claims lie in a heap by deadline; a heap entry whose claim has ended is passed over.
+"""
+
+import heapq
+from collections.abc import Iterable, Sequence
+
+from transload_router.core.index.holders import Table
+
+# Keys under claims at most, over all owners: a hundred bytes each. At 512 keys a request and one
+# second of delay it stands for 500 requests a second without a shared token.
+MAX_CLAIMED_KEYS = 262_144
+
+
+class Claim:
+    """One request's keys at one owner."""
+
+    __slots__ = ("claims", "deadline_s", "is_live", "keys")
+
+    def __init__(self, claims: "Claims", keys: list[int], deadline_s: float) -> None:
+        self.claims = claims
+        self.keys = keys
+        self.deadline_s = deadline_s
+        self.is_live = True
+
+    def __lt__(self, other: "Claim") -> bool:
+        return self.deadline_s < other.deadline_s
+
+
+class Claims:
+    """One owner's claims.
+
+    Attributes:
+        last: The latest-ending claim on each key.
+        awaited: Claims by their last key, whose announcement ends them.
+    """
+
+    __slots__ = ("awaited", "bit", "last")
+
+    def __init__(self, bit: int) -> None:
+        self.bit = bit
+        self.last: dict[int, Claim] = {}
+        self.awaited: dict[int, Claim] = {}
+
+
+class Predictions:
+    """All claims.
+
+    Attributes:
+        table: Key to mask of the owners under whose claims it is.
+        num_claims: Requests on their way.
+        num_keys: Keys claimed, by all owners together.
+        num_crowded_out: Claims that ended early for want of room.
+    """
+
+    __slots__ = ("_heap", "_owners", "num_claims", "num_crowded_out", "num_keys", "table")
+
+    def __init__(self) -> None:
+        self.table: Table = {}
+        self.num_claims = 0
+        self.num_keys = 0
+        self.num_crowded_out = 0
+        self._heap: list[Claim] = []
+        self._owners: dict[int, Claims] = {}
+
+    def has_owner(self, bit: int) -> bool:
+        """Whether the owner of a bit has claims."""
+        return bit in self._owners
+
+    def add(self, bit: int, keys: Sequence[int], deadline_s: float) -> None:
+        """Claim keys, a prompt's first ones in order, for the owner of a bit."""
+        if not keys or len(keys) > MAX_CLAIMED_KEYS:
+            return
+        claims = self._owners.get(bit)
+        if claims is None:
+            claims = self._owners[bit] = Claims(bit)
+        earlier = claims.awaited.get(keys[-1])
+        if earlier is not None:
+            if earlier.deadline_s >= deadline_s:
+                return
+            self._end(earlier)
+        claim = Claim(claims, list(keys), deadline_s)
+        claims.awaited[keys[-1]] = claim
+        self._take(claims, claim)
+        heapq.heappush(self._heap, claim)
+        self.num_claims += 1
+        while self.num_keys > MAX_CLAIMED_KEYS:
+            self.num_crowded_out += self._end(heapq.heappop(self._heap))
+        if len(self._heap) > 64 and len(self._heap) > 2 * self.num_claims:
+            self._heap = [one for one in self._heap if one.is_live]
+            heapq.heapify(self._heap)
+
+    def _take(self, claims: Claims, claim: Claim) -> None:
+        table, last, bit, deadline_s = self.table, claims.last, claims.bit, claim.deadline_s
+        for key in claim.keys:
+            holder = last.get(key)
+            if holder is None:
+                table[key] = table.get(key, 0) | bit
+                self.num_keys += 1
+                last[key] = claim
+            elif holder.deadline_s <= deadline_s:
+                last[key] = claim
+
+    def settle(self, bit: int, keys: Iterable[int]) -> None:
+        """Events have told of these keys."""
+        claims = self._owners.get(bit)
+        if claims is None or claims.awaited.keys().isdisjoint(keys):
+            return
+        for key in keys:
+            claim = claims.awaited.get(key)
+            if claim is not None:
+                self._end(claim)
+
+    def expire(self, now: float) -> None:
+        """End what is over."""
+        heap = self._heap
+        while heap and (heap[0].deadline_s <= now or not heap[0].is_live):
+            self._end(heapq.heappop(heap))
+
+    def forget(self, bit: int) -> None:
+        """The owner of a bit is gone."""
+        claims = self._owners.get(bit)
+        if claims is not None:
+            for claim in list(claims.awaited.values()):
+                self._end(claim)
+
+    def _end(self, claim: Claim) -> bool:
+        if not claim.is_live:
+            return False
+        claim.is_live = False
+        self.num_claims -= 1
+        claims, table = claim.claims, self.table
+        del claims.awaited[claim.keys[-1]]
+        for key in claim.keys:
+            if claims.last.get(key) is claim:
+                del claims.last[key]
+                self.num_keys -= 1
+                mask = table[key] ^ claims.bit
+                if mask:
+                    table[key] = mask
+                else:
+                    del table[key]
+        claim.keys = []
+        if not claims.awaited:
+            del self._owners[claims.bit]
+        return True
