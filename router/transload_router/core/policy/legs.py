@@ -1,15 +1,13 @@
-"""Which engine takes a leg."""
+"""Which engine takes one leg, as seen by that leg alone."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 import msgspec
 
 from transload_router.core.load import EngineLoad
+from transload_router.core.policy.types import Chance
 from transload_router.core.types import Engine, Role
-
-# Gives a float in [0, 1); chance is passed in, so that tests can hold it still.
-Chance = Callable[[], float]
 
 
 class Candidate(msgspec.Struct, frozen=True, gc=False):

@@ -1,0 +1,190 @@
+"""What a request costs on one destination: its own wait, and what it does to others.
+
+**Theory.** Prices are seconds of somebody's time to the first token.
+
+- *Own time*: queue, prefill, handoff, admission.
+- *Delay*: a prefill of S seconds is waited for by whoever comes before the queue is empty again;
+  as many as now wait per destination, on average. So the busier the fleet, the more a cached
+  prefix is worth beside a short queue.
+- *Cache*: tokens computed here although another destination has them fill blocks twice; what they
+  push out would have been asked for again with about the share of prompts that hits.
+- *Stall*: each step of a prefill is a step of every answer being written here.
+- *Answer*: its own steps, longer with every answer beside it, and what it adds to theirs.
+
+Seconds of answers count less than seconds to the first token (`answer_weight`): a reader waits for
+the first token, and reads along after it.
+"""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from transload_router.core.cost import CostModel
+from transload_router.core.load import DestinationKey, EngineLoad, Load
+from transload_router.core.policy.types import Ask, Destination, Terms
+
+
+class Weights(msgspec.Struct, frozen=True):
+    """What an operator may weigh otherwise.
+
+    Attributes:
+        answer_weight: What a second of waiting within an answer counts, of one to its first token.
+        delay_weight: Scales the delay of others; 0 makes each request look after itself.
+        cache_weight: Scales the price of keeping blocks twice.
+        load_factor: Nobody takes a request while its promised work is beyond this many times the
+            mean, and one whole prompt of this length.
+        tie_share: Costs this close, as a share of the cheapest, are ties, and broken by chance.
+    """
+
+    answer_weight: float = 0.1
+    delay_weight: float = 1.0
+    cache_weight: float = 1.0
+    load_factor: float = 1.5
+    tie_share: float = 0.02
+
+
+class Prefill(msgspec.Struct, gc=False):
+    """Computing the prompt on one destination; `own_s` and `cost_s` exclude nothing."""
+
+    num_cached_tokens: int
+    num_uncached_tokens: int
+    queue_s: float
+    prefill_s: float
+    delay_s: float
+    cache_s: float
+    stall_s: float
+    cost_s: float
+
+
+class Decode(msgspec.Struct, gc=False):
+    """Writing the answer on one destination."""
+
+    num_moved_tokens: int
+    queue_s: float
+    admission_s: float
+    answer_s: float
+    cost_s: float
+
+
+class Prices:
+    """One request's prices; valid at the moment it was made for.
+
+    Args:
+        ask: The request.
+        load: Everybody's load.
+        costs: Everybody's times.
+        weights: How to weigh them.
+        now: Monotonic seconds.
+    """
+
+    def __init__(
+        self, ask: Ask, load: Load, costs: CostModel, weights: Weights, now: float
+    ) -> None:
+        self._load = load
+        self._costs = costs
+        self._weights = weights
+        self._now = now
+        self._match = ask.match
+        self.num_tokens = max(1, ask.num_prompt_tokens)
+        self.num_answer = costs.expected_answer(ask.num_answer_tokens)
+        held = max((hit.num_tokens for hit in ask.match.values()), default=0)
+        self._most_held = min(held, self.num_tokens - 1)
+        self._queue_length = 0.0
+
+    def measure(self, destinations: Sequence[Destination]) -> list[EngineLoad]:
+        """Look at a pool's load; what delays cost follows from it."""
+        of = self._load.of
+        loads = [of(one.engine, one.rank) for one in destinations]
+        if loads:
+            waiting = sum(load.num_prefilling for load in loads)
+            self._queue_length = max(self._queue_length, waiting / len(loads))
+        return loads
+
+    def prefill(self, destination: Destination, load: EngineLoad) -> Prefill:
+        """The prompt computed here."""
+        weights, num_tokens = self._weights, self.num_tokens
+        key = destination.key
+        model = self._costs.of(key)
+        hit = self._match.get(key)
+        cached = 0 if hit is None else min(hit.num_tokens, num_tokens - 1)
+        uncached = num_tokens - cached
+        seconds = model.prefill_s(uncached, uncached * (cached + uncached * 0.5), load)
+        queue_s = model.queue_s(load, self._now) if load.num_prefilling else 0.0
+        delay_s = weights.delay_weight * self._queue_length * seconds
+        cache_s = 0.0
+        if self._most_held > cached:
+            price = weights.cache_weight * self._costs.hit_share * model.token_s
+            cache_s = (self._most_held - cached) * price
+        stall_s = weights.answer_weight * load.num_decoding * seconds
+        cost_s = queue_s + seconds + delay_s + cache_s + stall_s
+        return Prefill(cached, uncached, queue_s, seconds, delay_s, cache_s, stall_s, cost_s)
+
+    def decode(self, destination: Destination, load: EngineLoad) -> Decode:
+        """The answer written here, from blocks that are here."""
+        key = destination.key
+        model = self._costs.of(key)
+        hit = self._match.get(key)
+        moved = self.num_tokens
+        if hit is not None:
+            moved -= min(hit.num_tokens, moved)
+        beside = load.num_requests
+        added_s = model.sequence_s + model.context_s * self.num_tokens
+        step_s = model.decode_step_s(beside, load.num_tokens) + added_s
+        queue_s = model.queue_s(load, self._now) if load.num_prefilling else 0.0
+        answer_s = self._weights.answer_weight * self.num_answer * (step_s + beside * added_s)
+        return Decode(moved, queue_s, step_s, answer_s, step_s + answer_s)
+
+    def handoff_s(self, prefill: DestinationKey, decode: DestinationKey, num_moved: int) -> float:
+        """Blocks moved from one to the other."""
+        latency, token_s = self._costs.links.of(prefill, decode)
+        return latency + num_moved * token_s
+
+    def least_handoff_s(self, decode: DestinationKey, num_moved: int) -> float:
+        """No prefill destination hands off to this one faster."""
+        latency, token_s = self._costs.links.floor(decode)
+        return latency + num_moved * token_s
+
+    def whole_prompt_s(self, destination: Destination, load: EngineLoad) -> float:
+        """Computing the whole prompt, nothing cached."""
+        num_tokens = self.num_tokens
+        model = self._costs.of(destination.key)
+        return model.prefill_s(num_tokens, num_tokens * num_tokens * 0.5, load)
+
+
+def local_terms(prefill: Prefill, decode: Decode) -> Terms:
+    """One destination does both."""
+    own = prefill.queue_s + prefill.prefill_s + decode.admission_s
+    return Terms(
+        num_cached_tokens=prefill.num_cached_tokens,
+        num_uncached_tokens=prefill.num_uncached_tokens,
+        queue_s=prefill.queue_s,
+        prefill_s=prefill.prefill_s,
+        admission_s=decode.admission_s,
+        first_token_s=own,
+        delay_cost_s=prefill.delay_s,
+        cache_cost_s=prefill.cache_s,
+        stall_cost_s=prefill.stall_s,
+        answer_cost_s=decode.answer_s,
+        total_s=prefill.cost_s + decode.cost_s,
+    )
+
+
+def split_terms(prefill: Prefill | None, handoff_s: float, decode: Decode) -> Terms:
+    """Two destinations share it; without `prefill` the first has done its part."""
+    one = prefill if prefill is not None else Prefill(0, 0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
+    admission_s = decode.queue_s + decode.admission_s
+    return Terms(
+        num_cached_tokens=one.num_cached_tokens,
+        num_uncached_tokens=one.num_uncached_tokens,
+        num_moved_tokens=decode.num_moved_tokens,
+        queue_s=one.queue_s,
+        prefill_s=one.prefill_s,
+        handoff_s=handoff_s,
+        admission_s=admission_s,
+        first_token_s=one.queue_s + one.prefill_s + handoff_s + admission_s,
+        delay_cost_s=one.delay_s,
+        cache_cost_s=one.cache_s,
+        stall_cost_s=one.stall_s,
+        answer_cost_s=decode.answer_s,
+        total_s=one.cost_s + handoff_s + decode.queue_s + decode.cost_s,
+    )
