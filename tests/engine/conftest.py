@@ -1,4 +1,4 @@
-"""Three real engines and the router, started once for all engine tests; a skip is a failure."""
+"""Real engines and the router, started once and when first asked for; a skip is a failure."""
 
 from __future__ import annotations
 
@@ -50,11 +50,14 @@ def world(engines: Engines, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 
 @pytest.fixture(autouse=True)
-def fresh(world: World) -> None:
-    """Idle engines that remember no prompt of an earlier test.
+def fresh(request: pytest.FixtureRequest) -> None:
+    """Idle engines that remember no prompt of an earlier test, where a test asks for the world.
 
     Blocks that an earlier test lost have failed that test; their lease is waited for.
     """
+    if "world" not in request.fixturenames:
+        return
+    world: World = request.getfixturevalue("world")
     assert_idle(world, within_s=world.prefill.spec.lease_s + AT_ONCE_S)
     for engine in (world.prefill, world.decode, world.aggregated):
         httpx.post(f"{engine.url}/reset_prefix_cache", timeout=REQUEST_S).raise_for_status()

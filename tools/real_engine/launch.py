@@ -23,14 +23,25 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from dataclasses import dataclass, field
-from enum import Enum
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
-MODEL_NAME = "tiny"
-HOST = "127.0.0.1"
+from real_engine.spec import HOST, MODEL_NAME, EngineSpec, Ports, Role, free_ports, ports_for
+
+__all__ = [
+    "HOST",
+    "MODEL_NAME",
+    "Engine",
+    "EngineFailedError",
+    "EngineSpec",
+    "Engines",
+    "Ports",
+    "Role",
+    "ensure_model",
+    "free_ports",
+    "scrape",
+]
 
 ZYGOTE_START_S = 300.0
 """Importing vLLM took 17-37 s on 2 shared cores; a cold disk and load 30 took it past 100 s."""
@@ -47,16 +58,6 @@ STEP_S = 60.0
 
 POLL_S = 0.1
 
-EXECUTOR = "vllm.v1.executor.uniproc_executor.UniProcExecutor"
-"""The model runs in the engine core's own process, named in full because vLLM turns "uni" into "mp"
-on a CPU. The "mp" executor's shared-memory queue loses wake-ups and looks again only after 5 s
-(shm_broadcast.py:SHM_READER_RECHECK_INTERVAL_MS @ 0.32.0), and spins for 1 s after every message:
-on 2 shared cores with load 6 a decode leg of one token took 0.05-50 s with it, 0.02-0.05 s without.
-"""
-
-NIXL_THREADS = 1
-"""UCX workers of one agent (NIXL connector's default: 4); more only cost start-up time here."""
-
 _ZYGOTE = Path(__file__).resolve().parent / "zygote.py"
 
 _ENVIRONMENT = {
@@ -70,6 +71,7 @@ _ENVIRONMENT = {
     "VLLM_CPU_KVCACHE_SPACE": "1",
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
     "VLLM_ENABLE_RESPONSES_API_STORE": "1",
+    "VLLM_HOST_IP": HOST,
     "VLLM_NIXL_SIDE_CHANNEL_HOST": HOST,
     "VLLM_NO_USAGE_STATS": "1",
     "VLLM_SERVER_DEV_MODE": "1",
@@ -82,64 +84,15 @@ class EngineFailedError(RuntimeError):
     """A process ended or did not become ready; the message carries the end of its log."""
 
 
-class Role(Enum):
-    """What an engine is for; the value is vLLM's ``kv_role``, none for one that works alone."""
-
-    PREFILL = "kv_producer"
-    DECODE = "kv_consumer"
-    AGGREGATED = None
-
-
-@dataclass(frozen=True)
-class EngineSpec:
-    """One engine to start. ``extra_args`` come last on its command line and so win."""
-
-    name: str
-    role: Role
-    load_failure_policy: str = "fail"
-    lease_s: int = 120
-    num_blocks: int = 512
-    extra_args: tuple[str, ...] = ()
-    env: dict[str, str] = field(default_factory=dict)
-
-    def arguments(self, model: Path, port: int) -> list[str]:
-        """The API server's command line."""
-        transfer = []
-        if self.role is not Role.AGGREGATED:
-            transfer = ["--kv-transfer-config", json.dumps(self._transfer_config())]
-        return [
-            *("--model", str(model), "--served-model-name", MODEL_NAME),
-            *("--host", HOST, "--port", str(port)),
-            *("--dtype", "float32", "--enforce-eager", "--max-model-len", "2048"),
-            *("--distributed-executor-backend", EXECUTOR),
-            *("--num-gpu-blocks-override", str(self.num_blocks)),
-            *("--enable-scale-out", "--enable-prompt-tokens-details"),
-            *("--enable-auto-tool-choice", "--tool-call-parser", "hermes"),
-            *transfer,
-            *self.extra_args,
-        ]
-
-    def _transfer_config(self) -> dict[str, Any]:
-        return {
-            "kv_connector": "NixlConnector",
-            "kv_role": self.role.value,
-            "kv_buffer_device": "cpu",
-            "kv_load_failure_policy": self.load_failure_policy,
-            "kv_connector_extra_config": {
-                "kv_lease_duration": self.lease_s,
-                "num_threads": NIXL_THREADS,
-            },
-        }
-
-
 class Engine:
     """One running API server with all its processes."""
 
     def __init__(
-        self, spec: EngineSpec, port: int, log: Path, pid: int, connection: socket.socket
+        self, spec: EngineSpec, ports: Ports, log: Path, pid: int, connection: socket.socket
     ) -> None:
         self.spec = spec
-        self.url = f"http://{HOST}:{port}"
+        self.ports = ports
+        self.url = f"http://{HOST}:{ports.api}"
         self.log = log
         self.pid = pid
         self._connection = connection
@@ -263,23 +216,34 @@ class Engines:
             if time.monotonic() > deadline:
                 raise EngineFailedError(f"the zygote is not ready:\n{_tail(self._log)}")
 
-    def start(self, spec: EngineSpec) -> Engine:
-        """Forks one engine and returns at once; `Engine.wait_ready` tells when it serves."""
+    def start(self, spec: EngineSpec, ports: Ports | None = None) -> Engine:
+        """Forks one engine and returns at once; `Engine.wait_ready` tells when it serves.
+
+        Args:
+            spec: What to start.
+            ports: Those of an ended engine, to start it again in its place; else free ones.
+        """
         self.wait_zygote()
-        port, side_port = free_ports(2)
-        log = self._logs / f"{spec.name}.log"
+        ports = ports or ports_for(spec)
+        log = self._log_path(spec.name)
         request = {
-            "argv": spec.arguments(self._model, port),
-            "env": {"VLLM_NIXL_SIDE_CHANNEL_PORT": str(side_port), **spec.env},
+            "argv": spec.arguments(self._model, ports),
+            "env": {"VLLM_NIXL_SIDE_CHANNEL_PORT": str(ports.side_channel), **spec.env},
             "log": str(log),
         }
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         connection.connect(str(self._socket_path))
         connection.sendall(json.dumps(request).encode() + b"\n")
         pid = json.loads(_line(connection))["pid"]
-        engine = Engine(spec, port, log, pid, connection)
+        engine = Engine(spec, ports, log, pid, connection)
         self._running.append(engine)
         return engine
+
+    def _log_path(self, name: str) -> Path:
+        """One log per start: an engine started again leaves its predecessor's log alone."""
+        numbers = range(2, 1000)
+        names = (name, *(f"{name}-{number}" for number in numbers))
+        return next(p for p in (self._logs / f"{n}.log" for n in names) if not p.exists())
 
     def close(self) -> None:
         """Stops every engine, then the zygote."""
@@ -330,15 +294,6 @@ def ensure_model(environment: Path) -> Path:
         with contextlib.suppress(OSError):  # another process was first: same recipe, same model
             made.rename(folder)
     return folder
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports that were free a moment ago, all different."""
-    with contextlib.ExitStack() as held:
-        sockets = [held.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind((HOST, 0))
-        return [each.getsockname()[1] for each in sockets]
 
 
 def _clean_environment() -> dict[str, str]:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import json
+import os
 import signal
 import subprocess
 import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -28,9 +29,22 @@ class RouterProcess:
     """One ``transload serve``; a context manager."""
 
     def __init__(
-        self, prefill: Sequence[str], decode: Sequence[str], log: Path, options: Sequence[str] = ()
+        self,
+        prefill: Sequence[str],
+        decode: Sequence[str],
+        log: Path,
+        options: Sequence[str] = (),
+        env: Mapping[str, str] | None = None,
     ) -> None:
-        """Starts it at once in front of these engines' URLs."""
+        """Starts it at once in front of these engines' URLs.
+
+        Args:
+            prefill: URLs of prefill engines.
+            decode: URLs of decode engines.
+            log: Where its output goes.
+            options: Further flags of ``transload serve``.
+            env: Further environment variables; they win over this process's own.
+        """
         (port,) = free_ports(1)
         self.url = f"http://{HOST}:{port}"
         self.log = log
@@ -45,6 +59,7 @@ class RouterProcess:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
+                env=os.environ | (env or {}),
                 start_new_session=True,  # Ctrl-C is for the starter, which then stops this in order
                 preexec_fn=lambda: libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM),
             )
