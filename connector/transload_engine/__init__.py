@@ -1,1 +1,1 @@
-"""The reference engine. Empty until the KV ABI it speaks lands."""
+"""Engines of our own. Today: the simulated engine, `python -m transload_engine --simulate`."""

@@ -1,0 +1,1 @@
+"""What an engine decides, over plain values: cache, scheduler, time; no sockets, no clock."""
