@@ -1,0 +1,1 @@
+"""From a request's members to the token ids that the engine will read."""
