@@ -37,6 +37,7 @@ class EngineLoad:
         prefilled_area: The same of their areas.
         num_prefilled: How many they were.
         queue: Legs that prefill, oldest first.
+        version: Changes with every figure; negative once the load is no longer counted.
     """
 
     generation: int
@@ -54,6 +55,7 @@ class EngineLoad:
     prefilled_area: int = 0
     num_prefilled: int = 0
     queue: dict["Reservation", None] = field(default_factory=dict, repr=False)
+    version: int = 0
     _counted_until_s: float = field(default=0.0, repr=False)
 
     def count_until(self, now: float) -> None:
@@ -99,6 +101,7 @@ class Reservation:
         self.prefill_area = area(num_context_tokens - num_prefill_tokens, num_prefill_tokens)
         self.since_s = now
         self._phase = _PROMISED
+        load.version += 1
         load.num_requests += 1
         load.num_tokens += num_tokens
         if num_prefill_tokens > 0:
@@ -119,6 +122,7 @@ class Reservation:
             load.prefilled_area += self.prefill_area
             load.num_prefilled += 1
         load.count_until(now)
+        load.version += 1
         self._phase = _DECODING
         load.num_decoding += 1
         load.num_context_tokens += self._num_context_tokens
@@ -133,6 +137,7 @@ class Reservation:
         load, self._load = self._load, None
         if load is None:
             return
+        load.version += 1
         load.num_requests -= 1
         load.num_tokens -= self._num_tokens
         if self._phase is _PREFILLING:
@@ -149,6 +154,9 @@ class Reservation:
         load.prefill_area -= self.prefill_area
         load.progressed_s = max(load.progressed_s, now)
 
+
+# Far enough below zero that late releases never bring it back.
+_RETIRED = -(1 << 62)
 
 _PROMISED, _PREFILLING, _DECODING = "promised", "prefilling", "decoding"
 
@@ -175,7 +183,7 @@ class Load:
         if any(other.generation > engine.generation for other in ranks.values()):
             return EngineLoad(engine.generation)
         for old in [old for old, it in ranks.items() if it.generation < engine.generation]:
-            del ranks[old]
+            ranks.pop(old).version = _RETIRED
         load = ranks[rank] = EngineLoad(engine.generation)
         return load
 
@@ -213,7 +221,8 @@ class Load:
 
     def forget(self, engine_id: str) -> None:
         """Drop a gone engine's figures; what late legs do then changes nothing that is seen."""
-        self._loads.pop(engine_id, None)
+        for load in self._loads.pop(engine_id, {}).values():
+            load.version = _RETIRED
 
     def num_requests(self) -> int:
         """Legs in flight on all destinations."""

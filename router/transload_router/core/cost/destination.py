@@ -43,7 +43,12 @@ class _Span:
 
 @dataclass(slots=True)
 class DestinationCost:
-    """The coefficients in force, and what they were learned from."""
+    """The coefficients in force, and what they were learned from.
+
+    Attributes:
+        version: Grows with every change of a coefficient.
+        heard_s: When something was last measured here.
+    """
 
     pass_s: float = 0.0
     token_s: float = 0.0
@@ -52,6 +57,7 @@ class DestinationCost:
     sequence_s: float = 0.0
     context_s: float = 0.0
     max_batch_tokens: int = MAX_BATCH_TOKENS
+    version: int = 0
     heard_s: float = 0.0
     prefills: Regression = field(
         default_factory=lambda: Regression(TYPICAL_PREFILLS, PRIOR_STRENGTH)
@@ -62,12 +68,15 @@ class DestinationCost:
     def prefill_s(self, num_tokens: int, prefill_area: float, load: EngineLoad) -> float:
         """Computing so much here, beside the answers being written."""
         num_steps = -(-num_tokens // self.max_batch_tokens)
-        beside_s = load.num_decoding * self.sequence_s + load.num_context_tokens * self.context_s
         return (
-            num_steps * (self.pass_s + beside_s)
+            num_steps * (self.pass_s + self.beside_s(load))
             + num_tokens * self.token_s
             + prefill_area * self.area_s
         )
+
+    def beside_s(self, load: EngineLoad) -> float:
+        """What the answers being written here add to a step."""
+        return load.num_decoding * self.sequence_s + load.num_context_tokens * self.context_s
 
     def queue_s(self, load: EngineLoad, now: float) -> float:
         """Until what was promised before is computed.
@@ -76,13 +85,17 @@ class DestinationCost:
         expected to take as long again as it is late: that is how a stuck engine shows before it
         answers.
         """
+        rest_s, head_s, head_began_s = self.queue_parts(load)
+        return rest_s + abs(head_s - (now - head_began_s)) if load.num_prefilling else 0.0
+
+    def queue_parts(self, load: EngineLoad) -> tuple[float, float, float]:
+        """What waits behind the oldest prompt, the oldest prompt, and since when it runs."""
         if not load.num_prefilling:
-            return 0.0
+            return 0.0, 0.0, 0.0
         head = next(iter(load.queue))
         work_s = self.prefill_s(load.num_prefill_tokens, load.prefill_area, load)
         head_s = min(work_s, self.prefill_s(head.num_prefill_tokens, head.prefill_area, load))
-        left_s = head_s - (now - max(head.since_s, load.progressed_s))
-        return work_s - head_s + abs(left_s)
+        return work_s - head_s, head_s, max(head.since_s, load.progressed_s)
 
     def decode_step_s(self, num_sequences: int, num_context_tokens: int) -> float:
         """One token of every answer."""
@@ -103,9 +116,12 @@ class DestinationCost:
             span.area += prompt.prefill_area
             return []
         num_steps = -(-prompt.num_prefill_tokens // self.max_batch_tokens)
-        beside_s = load.num_decoding * self.sequence_s + load.num_context_tokens * self.context_s
         self._span = _Span(
-            begin_s, now, prompt.num_prefill_tokens, prompt.prefill_area, num_steps * beside_s
+            begin_s,
+            now,
+            prompt.num_prefill_tokens,
+            prompt.prefill_area,
+            num_steps * self.beside_s(load),
         )
         return [span] if span is not None else []
 
@@ -130,6 +146,7 @@ class DestinationCost:
         self.prefills.observe(features, seconds, expected_s)
         self.heard_s = now
         self.pass_s, self.token_s, self.area_s = self.prefills.fit(prior)
+        self.version += 1
 
     def learn_step(self, features: Vector, seconds: float, prior: Vector, now: float) -> None:
         """Take in one measured mean of steps."""
@@ -137,8 +154,10 @@ class DestinationCost:
         self.steps.observe(features, seconds, expected_s)
         self.heard_s = now
         self.step_s, self.sequence_s, self.context_s = self.steps.fit(prior)
+        self.version += 1
 
     def refit(self, prefill_prior: Vector, step_prior: Vector) -> None:
         """The fleet has changed, or time has passed."""
         self.pass_s, self.token_s, self.area_s = self.prefills.fit(prefill_prior)
         self.step_s, self.sequence_s, self.context_s = self.steps.fit(step_prior)
+        self.version += 1

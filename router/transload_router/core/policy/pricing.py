@@ -15,8 +15,6 @@ Seconds of answers count less than seconds to the first token (`answer_weight`):
 the first token, and reads along after it.
 """
 
-from collections.abc import Sequence
-
 import msgspec
 
 from transload_router.core.cost import CostModel
@@ -44,7 +42,7 @@ class Weights(msgspec.Struct, frozen=True):
 
 
 class Prefill(msgspec.Struct, gc=False):
-    """Computing the prompt on one destination; `own_s` and `cost_s` exclude nothing."""
+    """Computing the prompt on one destination; `cost_s` is the sum of all its prices."""
 
     num_cached_tokens: int
     num_uncached_tokens: int
@@ -57,7 +55,7 @@ class Prefill(msgspec.Struct, gc=False):
 
 
 class Decode(msgspec.Struct, gc=False):
-    """Writing the answer on one destination."""
+    """Writing the answer on one destination; `cost_s` is without its queue."""
 
     num_moved_tokens: int
     queue_s: float
@@ -74,48 +72,54 @@ class Prices:
         load: Everybody's load.
         costs: Everybody's times.
         weights: How to weigh them.
+        queue_length: Prompts waiting per destination, where most wait.
         now: Monotonic seconds.
+
+    Attributes:
+        match: Who holds what.
+        num_tokens: Of the prompt.
+        num_answer: Expected of the answer.
+        most_held: The longest prefix that anybody holds.
+        delay_factor: What a second of prefill costs others.
+        duplicate_factor: What computing a token again costs later prompts, of doing so once.
     """
 
     def __init__(
-        self, ask: Ask, load: Load, costs: CostModel, weights: Weights, now: float
+        self,
+        ask: Ask,
+        load: Load,
+        costs: CostModel,
+        weights: Weights,
+        queue_length: float,
+        now: float,
     ) -> None:
         self._load = load
         self._costs = costs
         self._weights = weights
         self._now = now
-        self._match = ask.match
+        self.match = ask.match
         self.num_tokens = max(1, ask.num_prompt_tokens)
         self.num_answer = costs.expected_answer(ask.num_answer_tokens)
         held = max((hit.num_tokens for hit in ask.match.values()), default=0)
-        self._most_held = min(held, self.num_tokens - 1)
-        self._queue_length = 0.0
-
-    def measure(self, destinations: Sequence[Destination]) -> list[EngineLoad]:
-        """Look at a pool's load; what delays cost follows from it."""
-        of = self._load.of
-        loads = [of(one.engine, one.rank) for one in destinations]
-        if loads:
-            waiting = sum(load.num_prefilling for load in loads)
-            self._queue_length = max(self._queue_length, waiting / len(loads))
-        return loads
+        self.most_held = min(held, self.num_tokens - 1)
+        self.delay_factor = weights.delay_weight * queue_length
+        self.duplicate_factor = weights.cache_weight * costs.hit_share
 
     def prefill(self, destination: Destination, load: EngineLoad) -> Prefill:
         """The prompt computed here."""
-        weights, num_tokens = self._weights, self.num_tokens
+        num_tokens = self.num_tokens
         key = destination.key
         model = self._costs.of(key)
-        hit = self._match.get(key)
+        hit = self.match.get(key)
         cached = 0 if hit is None else min(hit.num_tokens, num_tokens - 1)
         uncached = num_tokens - cached
         seconds = model.prefill_s(uncached, uncached * (cached + uncached * 0.5), load)
         queue_s = model.queue_s(load, self._now) if load.num_prefilling else 0.0
-        delay_s = weights.delay_weight * self._queue_length * seconds
+        delay_s = self.delay_factor * seconds
         cache_s = 0.0
-        if self._most_held > cached:
-            price = weights.cache_weight * self._costs.hit_share * model.token_s
-            cache_s = (self._most_held - cached) * price
-        stall_s = weights.answer_weight * load.num_decoding * seconds
+        if self.most_held > cached:
+            cache_s = (self.most_held - cached) * self.duplicate_factor * model.token_s
+        stall_s = self._weights.answer_weight * load.num_decoding * seconds
         cost_s = queue_s + seconds + delay_s + cache_s + stall_s
         return Prefill(cached, uncached, queue_s, seconds, delay_s, cache_s, stall_s, cost_s)
 
@@ -123,7 +127,7 @@ class Prices:
         """The answer written here, from blocks that are here."""
         key = destination.key
         model = self._costs.of(key)
-        hit = self._match.get(key)
+        hit = self.match.get(key)
         moved = self.num_tokens
         if hit is not None:
             moved -= min(hit.num_tokens, moved)
