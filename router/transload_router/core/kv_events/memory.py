@@ -7,10 +7,10 @@ from transload_router.core.kv_events.decode import BadBatch, decode_batch
 from transload_router.core.kv_events.events import Batch, Cleared
 from transload_router.core.kv_events.messages import Apply, Clear, Command, Count
 
-# Live batches are few per second and engine (one a step); a replay of 10,000 takes about a second.
-# Merging this many at once takes some 5 ms (bench/events.py).
-MAX_HELD_BATCHES = 512
-MAX_HELD_BYTES = 8 << 20
+# They are merged in one step, so this bounds it to about a millisecond of decoding (16 KB of tokens
+# are 50 us, bench/events.py). The transport's own queue is where more of them wait.
+MAX_HELD_BATCHES = 64
+MAX_HELD_BYTES = 1 << 20
 # Batches remembered for telling a duplicate from a restart.
 NUM_RECENT = 64
 
@@ -68,16 +68,20 @@ class Memory:
 
     def take(self, seq: int, payload: bytes) -> None:
         """Apply the next batch, or give up what is known if it cannot be read."""
-        batch = self.read(payload)
         self.next_seq = seq + 1
         self.has_progress = True
+        self.apply(seq, payload)
+
+    def apply(self, seq: int | None, payload: bytes) -> None:
+        """Apply a batch, which follows on the last one by its sequence if it has one."""
+        batch = self.read(payload)
+        if seq is not None:
+            self.recent.append((seq, None if batch is None else batch.timestamp_s))
         if batch is None:
             self.out.append(Count("bad_batch"))
             self.clear()
-            self.recent.append((seq, None))
             self.is_whole = False
             return
-        self.recent.append((seq, batch.timestamp_s))
         if batch.num_skipped:
             self.out.append(Count("bad_event", batch.num_skipped))
         if any(type(event) is Cleared for event in batch.events):

@@ -36,6 +36,13 @@ class Live:
 
 
 @dataclass(frozen=True, slots=True)
+class Unnumbered:
+    """A live batch of a publisher that numbers none, so that its losses cannot be noticed."""
+
+    payload: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class Replayed:
     """A batch of the answer to the last `RequestReplay`."""
 
@@ -72,7 +79,16 @@ class SnapshotLoaded:
     is_whole: bool
 
 
-Event = Subscribed | Live | Replayed | ReplayEnded | ReplayFailed | SourceChanged | SnapshotLoaded
+Event = (
+    Subscribed
+    | Live
+    | Unnumbered
+    | Replayed
+    | ReplayEnded
+    | ReplayFailed
+    | SourceChanged
+    | SnapshotLoaded
+)
 
 # Commands.
 
@@ -108,6 +124,7 @@ Reason = Literal[
     "replay_failed",
     "overflow",
     "bad_batch",
+    "unnumbered",
 ]
 
 

@@ -11,6 +11,7 @@ from transload_router.core.kv_events.messages import (
     Replayed,
     RequestReplay,
     SnapshotLoaded,
+    Unnumbered,
 )
 
 Guard = Callable[[Memory, Event], bool]
@@ -141,6 +142,17 @@ def take(m: Memory, e: Event) -> None:
     if isinstance(e, Live):
         m.last_live = max(m.last_live, e.seq)
     m.take(e.seq, e.payload)
+
+
+def take_unnumbered(m: Memory, e: Event) -> None:
+    """Apply it; the stream is never whole, and a numbered batch begins anew."""
+    assert isinstance(e, Unnumbered)
+    if m.next_seq is not None:
+        m.drop_held()
+        m.place(None)
+        m.check = None
+    m.apply(None, e.payload)
+    m.is_whole = False
 
 
 def skip(m: Memory, e: Event) -> None:

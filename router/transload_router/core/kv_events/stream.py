@@ -15,7 +15,8 @@
    until they are announced again.)
 5. A publisher that starts over begins at sequence 0. Everything known of it is cleared then.
 6. Silence means nothing. A publisher without work publishes nothing.
-7. The content of a batch that cannot be read is unknown and a replay would bring the same bytes:
+7. Batches without a number are applied, but losses among them cannot be noticed: never EXACT.
+8. The content of a batch that cannot be read is unknown and a replay would bring the same bytes:
    cleared, DEGRADED. Events that cannot be read within a batch are counted and left out.
 
 **Theory of operation**
@@ -64,6 +65,7 @@ from transload_router.core.kv_events.messages import (
     StateChanged,
     StreamState,
     Subscribed,
+    Unnumbered,
 )
 
 
@@ -130,6 +132,7 @@ _RUNNING: dict[type, tuple[Row, ...]] = {
         (steps.is_known, (steps.count("duplicate"),), SETTLED, "replayed"),
         (steps.always, (steps.count("duplicate"), steps.request), S.REPLAYING, "doubt"),
     ),
+    Unnumbered: ((steps.always, (steps.take_unnumbered,), SETTLED, "unnumbered"),),
     Replayed: ((steps.always, (), SETTLED, "replayed"),),
     ReplayEnded: ((steps.always, (), SETTLED, "replayed"),),
     ReplayFailed: ((steps.always, (), SETTLED, "replayed"),),
@@ -142,6 +145,7 @@ TABLE: dict[tuple[StreamState, type], tuple[Row, ...]] = {
         (steps.is_first, (steps.take,), SETTLED, "first_batch"),
         (steps.always, (steps.hold, steps.request), S.REPLAYING, "first_batch"),
     ),
+    (S.COLD, Unnumbered): ((steps.always, (steps.take_unnumbered,), SETTLED, "unnumbered"),),
     (S.COLD, SourceChanged): ((steps.always, (steps.forget,), S.COLD, "source_changed"),),
     (S.COLD, Replayed): ((steps.always, (), S.COLD, "replayed"),),
     (S.COLD, ReplayEnded): ((steps.always, (), S.COLD, "replayed"),),
@@ -200,10 +204,7 @@ TABLE: dict[tuple[StreamState, type], tuple[Row, ...]] = {
         (steps.has_progress, (steps.request,), S.REPLAYING, "gap"),
         (steps.always, (steps.count("replay_failed"), steps.give_up), SETTLED, "replay_failed"),
     ),
+    (S.REPLAYING, Unnumbered): ((steps.always, (steps.take_unnumbered,), SETTLED, "unnumbered"),),
     (S.REPLAYING, SourceChanged): ((steps.always, (steps.forget,), S.COLD, "source_changed"),),
-    **{
-        ((state, event)): rows
-        for state in (S.EXACT, S.DEGRADED)
-        for event, rows in _RUNNING.items()
-    },
+    **{(state, event): rows for state in (S.EXACT, S.DEGRADED) for event, rows in _RUNNING.items()},
 }
