@@ -14,9 +14,10 @@ import jinja2
 import msgspec
 from tokenizers import AddedToken, Tokenizer
 
+from transload_router.core.tokens.chat import Chat, ChatOptions, Templates
 from transload_router.core.tokens.encoder import Encoder
 from transload_router.core.tokens.template import Template, wants_systems_first
-from transload_router.core.tokens.tokens import Options, Templates, Tokens
+from transload_router.core.tokens.tokens import PREFIX_CACHE_BYTES, SEGMENT_CACHE_BYTES, Tokens
 
 _NAMED = (
     "bos_token",
@@ -80,8 +81,10 @@ def build(
     strftime_now: Callable[[str], str],
     *,
     chat_template: str | None = None,
-    options: Options | None = None,
+    options: ChatOptions | None = None,
     guard: AbstractContextManager[Any] | None = None,
+    prefix_cache_bytes: int = PREFIX_CACHE_BYTES,
+    segment_cache_bytes: int = SEGMENT_CACHE_BYTES,
 ) -> Tokens:
     """Everything that tokenises prompts of one model.
 
@@ -90,7 +93,9 @@ def build(
         strftime_now: Formats the present, for templates that ask for the date.
         chat_template: The engine's `--chat-template`: a text, or the name of one of the model's.
         options: How the engine was started.
-        guard: For `Tokens`.
+        guard: For `Tokens`, as are the next two.
+        prefix_cache_bytes: For whole prompts, to go on from.
+        segment_cache_bytes: For texts between special tokens.
 
     Raises:
         BadTokenizer: The files cannot be used.
@@ -106,7 +111,13 @@ def build(
     if _CODED.isdisjoint((files.model_type, *files.architectures)):
         templates = _templates(files, chat_template, strftime_now)
     names = {name: token.content for name, token in special_tokens.items()}
-    return Tokens(Encoder(tokenizer), templates, names, options, guard)
+    return Tokens(
+        Encoder(tokenizer),
+        Chat(templates, names, options),
+        guard,
+        prefix_cache_bytes=prefix_cache_bytes,
+        segment_cache_bytes=segment_cache_bytes,
+    )
 
 
 def _configured(files: TokenizerFiles) -> dict[str, Any]:
