@@ -237,9 +237,7 @@ class Tokens:
         kept = cut_tokens(self._encoder.whole(text), Cut(cut.num_tokens - len(around) // 4))
         return self._encoder.around(kept) or b"" if is_dressed else kept
 
-    def _count(
-        self, num_tokens: int, num_prefix_tokens: int = 0, *, is_whole: bool = False
-    ) -> None:
+    def _count(self, num_tokens: int, num_prefix: int = 0, *, is_whole: bool = False) -> None:
         with self._guard:
             self.stats.num_prompts += 1
             self.stats.num_whole += is_whole
