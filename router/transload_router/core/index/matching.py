@@ -11,7 +11,14 @@ from collections.abc import Mapping, Sequence
 
 from transload_router.core.index.holders import Place, Table
 from transload_router.core.index.owner import Group, Layout
-from transload_router.core.index.walk import Reach, held_onward, held_prefix, loadable_ends
+from transload_router.core.index.predictions import Predictions
+from transload_router.core.index.walk import (
+    Reach,
+    claimed_onward,
+    held_onward,
+    held_prefix,
+    loadable_ends,
+)
 from transload_router.core.kv_events.events import GPU
 from transload_router.core.prompt import Prompt
 
@@ -40,25 +47,27 @@ class Reached:
         self.predicted = predicted
 
 
-def reach(tables: Tables, claimed: Table, layout: Layout, owners: int, prompt: Prompt) -> Reached:
+def reach(
+    tables: Tables, predictions: Predictions, layout: Layout, owners: int, prompt: Prompt
+) -> Reached:
     """How far each of the owners gets with a prompt.
 
     Args:
         tables: Holders of blocks, by tier and group.
-        claimed: Owners of keys that requests on their way will leave behind.
+        predictions: What requests on their way will leave behind.
         layout: What pools the owners have.
         owners: Mask of those with this layout.
         prompt: Whose blocks to look for.
     """
     groups, lower = layout
     if len(groups) == 1 and groups[0].num_needed_blocks is None:
-        return _dense(tables, claimed, groups[0], lower, owners, prompt)
-    return _hybrid(tables, claimed, groups, lower, owners, prompt)
+        return _dense(tables, predictions, groups[0], lower, owners, prompt)
+    return _hybrid(tables, predictions, groups, lower, owners, prompt)
 
 
 def _dense(
     tables: Tables,
-    claimed: Table,
+    predictions: Predictions,
     group: Group,
     lower: Sequence[tuple[Place, int]],
     owners: int,
@@ -71,8 +80,10 @@ def _dense(
     held = held_prefix(table, keys, owners, num_blocks)
     gpu = [(mask, count * size) for mask, count in held]
     predicted = None
-    if claimed:
-        promised = held_onward((table, claimed), keys, _with_rest(held, owners), num_blocks)
+    claimants = predictions.claimants & owners
+    if claimants:
+        starts = _with_rest([(mask & claimants, count) for mask, count in held], claimants)
+        promised = claimed_onward(predictions.table, keys, starts, num_blocks)
         predicted = [(mask, count * size) for mask, count in promised]
     any_tier = gpu
     for lower_size in sorted({size for place, size in lower if place[1] == group.group_idx}):
@@ -90,7 +101,12 @@ def _go_on(
 ) -> TokenReach:
     """From where owners are, on with the blocks of lower tiers; a block may begin before that."""
     starts: dict[int, int] = {}
+    whole = prompt.num_tokens // size * size
     for mask, tokens in _with_rest(so_far, owners):
+        if whole - tokens < size:
+            # Less than a block is left to load: `_lookup_complete_chunks` in
+            # kv_transfer/kv_connector/v1/offloading/scheduler.py @ vLLM 0.32.0.
+            continue
         starts[tokens // size] = starts.get(tokens // size, 0) | mask
     onward = held_onward(
         tables,
@@ -121,7 +137,7 @@ def _with_rest(reach: Reach, owners: int) -> Reach:
 
 def _hybrid(
     tables: Tables,
-    claimed: Table,
+    predictions: Predictions,
     groups: Sequence[Group],
     lower: Sequence[tuple[Place, int]],
     owners: int,
@@ -135,12 +151,13 @@ def _hybrid(
     ]
     gpu = _common_ends(groups, held, step, owners)
     predicted = None
-    if claimed:
+    claimants = predictions.claimants & owners
+    if claimants:
         promised = [
-            _united(masks, _holders(claimed, group, prompt, top))
+            _united(masks, _holders(predictions.table, group, prompt, top))
             for group, masks in zip(groups, held, strict=True)
         ]
-        predicted = _common_ends(groups, promised, step, owners)
+        predicted = _common_ends(groups, promised, step, claimants)
     if not lower:
         return Reached(gpu, gpu, predicted)
     below = [_below(tables, lower, group, prompt, top) for group in groups]

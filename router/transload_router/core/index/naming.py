@@ -23,15 +23,13 @@ def adapter_of(event: Stored) -> str | None:
 
 
 def keys_of(event: Stored, parent: int) -> list[int]:
-    """Keys of all whole blocks of the event's tokens, those it skips included.
+    """Keys of the event's blocks.
 
     Raises:
         RefusedError: Tokens, hashes or extra keys do not fit each other.
     """
-    if event.block_size <= 0:
-        raise RefusedError("blocks of no tokens")
-    num_blocks, rest = divmod(len(event.token_ids), event.block_size)
-    if rest or num_blocks < len(event.block_hashes):
+    num_blocks = len(event.block_hashes)
+    if event.block_size <= 0 or len(event.token_ids) != num_blocks * event.block_size:
         raise RefusedError("tokens do not fill the blocks")
     try:
         tokens = pack_tokens(event.token_ids)
@@ -39,19 +37,16 @@ def keys_of(event: Stored, parent: int) -> list[int]:
         raise RefusedError("a token id is no 32-bit number") from error
     extras = None
     if event.extra_keys is not None and any(event.extra_keys):
-        extras = _extras(event, num_blocks)
+        extras = _extras(event.extra_keys, num_blocks, event.lora_name)
     return chain_keys(parent, memoryview(tokens), event.block_size, extras)
 
 
-def _extras(event: Stored, num_blocks: int) -> dict[int, bytes]:
-    assert event.extra_keys is not None
-    # Extra keys go by hashes, tokens by blocks: with blocks left out, nobody knows which is which
-    # before the hashes have their places.
-    if not len(event.extra_keys) == len(event.block_hashes) == num_blocks:
+def _extras(entries: list[Any], num_blocks: int, adapter: str | None) -> dict[int, bytes]:
+    if len(entries) != num_blocks:
         raise RefusedError("extra keys do not go with the blocks")
     extras = {}
-    for index, entry in enumerate(event.extra_keys):
-        parts = _without_adapter(entry, event.lora_name)
+    for index, entry in enumerate(entries):
+        parts = _without_adapter(entry, adapter)
         if parts:
             extras[index] = encode_extra(parts)
     return extras

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from transload_router.core.index.hits import DestinationKey
 from transload_router.core.index.holders import Holders, Place, Slot, Table
 from transload_router.core.index.keys import Identity, root_key
-from transload_router.core.kv_events.events import GPU, BlockHash
+from transload_router.core.kv_events.events import GPU, BlockHash, Stored
+from transload_router.core.kv_events.messages import SnapshotLoaded
 
 # Names of gone blocks kept per owner and block size, twice this at most. A lower tier announces a
 # block by its name alone, up to a transfer after the GPU gave it away: some seconds at a few
@@ -69,6 +70,59 @@ class Ghosts:
         return self._old.get(name) if key is None else key
 
 
+class Awaited:
+    """Blocks announced by names that nothing is known of yet, in two generations like ghosts.
+
+    Groups that skip blocks announce names alone, and may do so before the group that has all
+    blocks announces the same names with their tokens, in the same batch.
+    """
+
+    __slots__ = ("_old", "_young")
+
+    def __init__(self) -> None:
+        self._young: dict[BlockHash, list[Stored]] = {}
+        self._old: dict[BlockHash, list[Stored]] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._young or self._old)
+
+    def add(self, name: BlockHash, event: Stored) -> None:
+        """Wait for a name, once more for each announcement."""
+        if len(self._young) >= MAX_GHOSTS:
+            self._old = self._young
+            self._young = {}
+        self._young.setdefault(name, []).append(event)
+
+    def take(self, name: BlockHash, block_size: int) -> list[Stored]:
+        """What waited for a name in the chain of a block size; it waits no longer."""
+        taken = []
+        for waiting in (self._young, self._old):
+            events = waiting.get(name)
+            if events is not None:
+                taken += [event for event in events if event.block_size == block_size]
+                left = [event for event in events if event.block_size != block_size]
+                if left:
+                    waiting[name] = left
+                else:
+                    del waiting[name]
+        return taken
+
+    def cancel(self, name: BlockHash, place: Place) -> bool:
+        """One copy of a block was removed.
+
+        Returns:
+            Whether it was waited for.
+        """
+        for waiting in (self._old, self._young):
+            for event in waiting.get(name, ()):
+                if (event.medium, event.group_idx) == place:
+                    waiting[name].remove(event)
+                    if not waiting[name]:
+                        del waiting[name]
+                    return True
+        return False
+
+
 @dataclass(frozen=True, slots=True)
 class Group:
     """What a hit needs of one cache group.
@@ -97,7 +151,7 @@ class Counts:
     num_cleared: int = 0
     num_orphaned: int = 0
     num_unknown_removed: int = 0
-    num_unplaced: int = 0
+    num_awaited: int = 0
     num_refused: int = 0
     num_dropped: int = 0
 
@@ -107,14 +161,14 @@ class Owner:
 
     Attributes:
         generation: Of the engine whose events count.
-        position: Sequence number of the last batch in it, where the caller set one.
+        position: Where its stream stands, if the caller said so.
         groups: GPU groups that it has shown, with what a hit needs of them.
         layout: Of its pools; None until the first GPU block.
     """
 
     __slots__ = (
-        "adapter_ids", "by_place", "by_size", "counts", "generation", "ghosts", "groups", "key",
-        "layout", "model", "pools", "position", "roots", "shown", "slot",
+        "adapter_ids", "awaited", "by_place", "by_size", "counts", "generation", "ghosts",
+        "groups", "key", "layout", "model", "pools", "position", "roots", "shown", "slot",
     )  # fmt: skip
 
     def __init__(self, key: DestinationKey, model: str, generation: int, slot: Slot) -> None:
@@ -122,7 +176,7 @@ class Owner:
         self.model = model
         self.generation = generation
         self.slot = slot
-        self.position: int | None = None
+        self.position: SnapshotLoaded | None = None
         self.counts = Counts()
         self.groups: dict[int, Group] = {}
         self.shown: set[int] = set()
@@ -138,6 +192,7 @@ class Owner:
         self.by_place: dict[Place, list[Pool]] = {}
         self.by_size: dict[int, list[Pool]] = {}
         self.ghosts: dict[int, Ghosts] = {}
+        self.awaited = Awaited()
         self.shown.clear()
         self.adapter_ids.clear()
 

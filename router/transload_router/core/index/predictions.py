@@ -56,24 +56,30 @@ class Predictions:
 
     Attributes:
         table: Key to mask of the owners under whose claims it is.
+        claimants: Mask of the owners that have any.
         num_claims: Requests on their way.
         num_keys: Keys claimed, by all owners together.
         num_crowded_out: Claims that ended early for want of room.
     """
 
-    __slots__ = ("_heap", "_owners", "num_claims", "num_crowded_out", "num_keys", "table")
+    __slots__ = (
+        "_heap",
+        "_owners",
+        "claimants",
+        "num_claims",
+        "num_crowded_out",
+        "num_keys",
+        "table",
+    )
 
     def __init__(self) -> None:
         self.table: Table = {}
+        self.claimants = 0
         self.num_claims = 0
         self.num_keys = 0
         self.num_crowded_out = 0
         self._heap: list[Claim] = []
         self._owners: dict[int, Claims] = {}
-
-    def has_owner(self, bit: int) -> bool:
-        """Whether the owner of a bit has claims."""
-        return bit in self._owners
 
     def add(self, bit: int, keys: Sequence[int], deadline_s: float) -> None:
         """Claim keys, a prompt's first ones in order, for the owner of a bit."""
@@ -82,14 +88,15 @@ class Predictions:
         claims = self._owners.get(bit)
         if claims is None:
             claims = self._owners[bit] = Claims(bit)
+            self.claimants |= bit
         earlier = claims.awaited.get(keys[-1])
-        if earlier is not None:
-            if earlier.deadline_s >= deadline_s:
-                return
-            self._end(earlier)
+        if earlier is not None and earlier.deadline_s >= deadline_s:
+            return
         claim = Claim(claims, list(keys), deadline_s)
         claims.awaited[keys[-1]] = claim
         self._take(claims, claim)
+        if earlier is not None:
+            self._end(earlier)
         heapq.heappush(self._heap, claim)
         self.num_claims += 1
         while self.num_keys > MAX_CLAIMED_KEYS:
@@ -138,7 +145,8 @@ class Predictions:
         claim.is_live = False
         self.num_claims -= 1
         claims, table = claim.claims, self.table
-        del claims.awaited[claim.keys[-1]]
+        if claims.awaited[claim.keys[-1]] is claim:
+            del claims.awaited[claim.keys[-1]]
         for key in claim.keys:
             if claims.last.get(key) is claim:
                 del claims.last[key]
@@ -151,4 +159,5 @@ class Predictions:
         claim.keys = []
         if not claims.awaited:
             del self._owners[claims.bit]
+            self.claimants ^= claims.bit
         return True

@@ -4,7 +4,7 @@ Pure functions over tables and masks. A *reach* is a list of (mask, number of bl
 disjoint masks: those owners' first so many blocks can be loaded. Owners in no entry have none.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import islice
 
 from transload_router.core.index.holders import Table
@@ -42,7 +42,7 @@ def held_onward(
         starts: Owners by number of blocks that they need not look for; 0 is allowed.
         num_blocks: How many of the blocks count.
     """
-    masks_of = _one_table(tables[0]) if len(tables) == 1 else _any_table(tables)
+    get, others = tables[0].get, [table.get for table in tables[1:]]
     pending = sorted(starts, key=lambda entry: entry[1], reverse=True)
     reach: Reach = []
     walking = 0
@@ -50,7 +50,11 @@ def held_onward(
     while index < num_blocks:
         while pending and pending[-1][1] <= index:
             walking |= pending.pop()[0]
-        holders = masks_of(keys[index]) & walking
+        key = keys[index]
+        holders = get(key, 0)
+        for other in others:
+            holders |= other(key, 0)
+        holders &= walking
         if holders != walking:
             if index:
                 reach.append((walking ^ holders, index))
@@ -58,30 +62,43 @@ def held_onward(
             if not walking:
                 if not pending:
                     return reach
-                index = max(index + 1, pending[-1][1])
+                index = pending[-1][1]
                 continue
         index += 1
-    for mask, count in pending:
-        if count:
-            reach.append((mask, count))
+    reach.extend(entry for entry in pending if entry[1])
     if walking and num_blocks:
         reach.append((walking, num_blocks))
     return reach
 
 
-def _one_table(table: Table) -> Callable[[int], int]:
-    get = table.get
-    return lambda key: get(key, 0)
+def claimed_onward(claimed: Table, keys: Sequence[int], starts: Reach, num_blocks: int) -> Reach:
+    """How far claims reach beyond different starts, found by halving.
 
-
-def _any_table(tables: Sequence[Table]) -> Callable[[int], int]:
-    def masks_of(key: int) -> int:
-        mask = 0
-        for table in tables:
-            mask |= table.get(key, 0)
-        return mask
-
-    return masks_of
+    A claim is on a prompt's first keys without a gap, so where it stands on one key it stands on
+    those before, or events have told of them.
+    """
+    get = claimed.get
+    reach: Reach = []
+    # Owners that claim the block at `low - 1`, or need not, and not the one at `high`.
+    ranges = []
+    for mask, start in starts:
+        ahead = get(keys[start], 0) & mask if start < num_blocks else 0
+        if ahead:
+            ranges.append((ahead, start + 1, num_blocks))
+        if mask ^ ahead and start:
+            reach.append((mask ^ ahead, start))
+    while ranges:
+        mask, low, high = ranges.pop()
+        if low == high:
+            reach.append((mask, low))
+            continue
+        middle = (low + high) // 2
+        ahead = get(keys[middle], 0) & mask
+        if ahead:
+            ranges.append((ahead, middle + 1, high))
+        if mask ^ ahead:
+            ranges.append((mask ^ ahead, low, middle))
+    return reach
 
 
 def loadable_ends(holders: Sequence[int], owners: int, num_needed: int | None) -> list[int]:
