@@ -6,10 +6,11 @@ from typing import Any
 
 import msgspec
 
-from transload_engine.core.engine_core import EngineCore, Load, Output
+from transload_engine.core.engine_core import EngineCore, Output
 from transload_engine.core.events import Event
 from transload_engine.core.handoff import Handoff, Origin
 from transload_engine.core.request import Ask
+from transload_engine.core.scheduler import Load
 from transload_engine.core.settings import CoreSettings
 
 Line = dict[str, Any]
@@ -98,8 +99,8 @@ def replay(lines: list[Line]) -> list[Line]:
     engines = make_pair(
         block_size=setting["block_size"],
         num_blocks=setting["num_blocks"],
-        max_model_tokens=512,
-        schedules_async=False,
+        max_model_tokens=setting["max_model_tokens"],
+        schedules_async=setting["schedules_async"],
     )
     names = {name: Names() for name in engines}
     replayed: list[Line] = [setting]

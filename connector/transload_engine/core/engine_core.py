@@ -114,8 +114,12 @@ class EngineCore:
     @property
     def unread_handoffs(self) -> list[Handoff]:
         """Handoffs whose blocks were asked for and are not here; their leases must be renewed."""
-        handoffs = (request.ask.handoff for request in self._requests.values())
-        return [each for each in handoffs if each is not None]
+        return [
+            request.ask.handoff
+            for request in self._requests.values()
+            if request.ask.handoff is not None
+            and (request.has_to_load or request.status is Status.LOADING)
+        ]
 
     def add_request(self, request_id: str, ask: Ask) -> None:
         """Queue a request.

@@ -1,0 +1,125 @@
+"""`python -m transload_engine --simulate`: simulated engines until SIGINT or SIGTERM."""
+
+import argparse
+import asyncio
+import signal
+import sys
+from pathlib import Path
+
+import uvloop
+
+from transload_engine.core.events import EventForm
+from transload_engine.core.settings import CoreSettings
+from transload_engine.core.timing import Profile
+from transload_engine.server.engine import LOOPBACK, EngineSpec, EventPorts
+from transload_engine.server.fleet import SimulatedFleet
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line; options that vLLM has are called as there."""
+    core, spec = CoreSettings(), EngineSpec()
+    made = argparse.ArgumentParser(prog="python -m transload_engine", description=__doc__)
+    add = made.add_argument
+    add("--simulate", action="store_true", required=True, help="the only engine there is so far")
+    add("--engines", default="engine=1", help="so many of each role: prefill=8,decode=8,local=1")
+    add("--host", default=LOOPBACK)
+    add("--port", type=int, default=8000, help="of the first engine; the others follow")
+    add("--served-model-name", default=spec.model)
+    add("--tokenizer", type=Path, help="a model's folder; default: one token a byte")
+    add("--max-model-len", type=int, default=core.max_model_tokens)
+    add("--block-size", type=int, default=core.block_size)
+    add("--num-gpu-blocks-override", type=int, default=core.num_blocks, help="blocks of a rank")
+    add("--max-num-seqs", type=int, default=core.max_requests)
+    add("--max-num-batched-tokens", type=int, default=core.max_batch_tokens)
+    flag = argparse.BooleanOptionalAction
+    add("--enable-prefix-caching", action=flag, default=True)
+    add("--async-scheduling", action=flag, default=True)
+    add("--enable-prompt-tokens-details", action=flag, default=True)
+    add("--data-parallel-size", type=int, default=1, help="ranks, each with a cache of its own")
+    add("--kv-lease-duration", type=float, default=core.lease_s, help="seconds")
+    add("--kv-load-failure-policy", choices=("fail", "recompute"), default="fail")
+    add("--side-channel-port", type=int, default=0, help="0: any; ranks and engines follow")
+    add("--events-port", type=int, default=0, help="0: any; ranks and engines follow")
+    add("--replay-port", type=int, default=0, help="0: any; ranks and engines follow")
+    add("--events-topic", default="")
+    add("--event-form", choices=[str(form) for form in EventForm], default=str(EventForm.MAP))
+    add("--event-hashes", choices=("int", "bytes"), default="int")
+    add("--events", action=flag, default=True, help="whether cache events are published")
+    add("--mean-answer-tokens", type=int, default=0, help="0: answers end by length alone")
+    add("--default-max-tokens", type=int, default=spec.default_max_tokens)
+    add("--profile", type=Path, help="JSON of core/timing.py:Profile")
+    add("--speed", type=float, default=spec.speed, help="simulated seconds in a real one")
+    return made
+
+
+def fleet(arguments: argparse.Namespace) -> SimulatedFleet:
+    """What the command line describes.
+
+    Raises:
+        ValueError: It describes nothing that can run.
+    """
+    given = arguments
+    core = CoreSettings(
+        block_size=given.block_size,
+        num_blocks=given.num_gpu_blocks_override,
+        max_model_tokens=given.max_model_len,
+        max_requests=given.max_num_seqs,
+        max_batch_tokens=given.max_num_batched_tokens,
+        schedules_async=given.async_scheduling,
+        caches_prefixes=given.enable_prefix_caching,
+        lease_s=given.kv_lease_duration,
+        fails_with_load=given.kv_load_failure_policy == "fail",
+        mean_answer_tokens=given.mean_answer_tokens,
+        has_events=given.events,
+        has_int_names=given.event_hashes == "int",
+        profile=Profile.load(given.profile) if given.profile else Profile(),
+    )
+    ports = EventPorts(
+        events=given.events_port,
+        replay=given.replay_port,
+        topic=given.events_topic,
+        form=EventForm(given.event_form),
+    )
+    spec = EngineSpec(
+        host=given.host,
+        port=given.port,
+        side_channel_port=given.side_channel_port,
+        model=given.served_model_name,
+        core=core,
+        num_ranks=given.data_parallel_size,
+        ports=ports if given.events else None,
+        speed=given.speed,
+        reports_cached=given.enable_prompt_tokens_details,
+        default_max_tokens=given.default_max_tokens,
+        tokenizer_path=given.tokenizer,
+    )
+    pairs = (each.partition("=") for each in given.engines.split(","))
+    return SimulatedFleet.of(spec, **{role: int(count or 1) for role, _, count in pairs})
+
+
+async def serve(engines: SimulatedFleet) -> None:
+    """Serve until told to end; a line of JSON for each engine once it can be reached."""
+    ending = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, ending.set)
+    async with engines:
+        for engine in engines.engines:
+            sys.stdout.write(engine.description().decode() + "\n")
+        sys.stdout.flush()
+        await ending.wait()
+
+
+def main() -> int:
+    """Run what the command line asks for."""
+    made = parser()
+    try:
+        engines = fleet(made.parse_args())
+    except (OSError, ValueError) as error:
+        made.error(str(error))
+    uvloop.run(serve(engines))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

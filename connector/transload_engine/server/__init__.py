@@ -1,0 +1,1 @@
+"""Simulated engines as others see them: HTTP, events over ZMQ, handoffs between engines."""

@@ -1,0 +1,224 @@
+"""One simulated engine: its ranks, its address, and what can be done to it while it runs."""
+
+import asyncio
+import contextlib
+import itertools
+import uuid
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import zmq
+
+from transload_engine.core.engine_core import EngineCore
+from transload_engine.core.events import EventForm
+from transload_engine.core.handoff import Origin
+from transload_engine.core.settings import CoreSettings
+from transload_engine.server.api import Api
+from transload_engine.server.faults import Faults
+from transload_engine.server.listen import HttpServer
+from transload_engine.server.peers import Peers, SideChannel
+from transload_engine.server.publisher import BUFFER_STEPS, HIGH_WATER, EventPublisher
+from transload_engine.server.rank import Rank
+from transload_engine.server.tokens import ByteTokenizer, Tokenizer
+
+LOOPBACK = "127.0.0.1"
+
+
+@dataclass(frozen=True)
+class EventPorts:
+    """Where an engine's events go; each rank takes the next port, or any where it is 0.
+
+    Attributes:
+        buffer_steps: Messages that are kept for replay.
+    """
+
+    events: int = 0
+    replay: int = 0
+    topic: str = ""
+    form: EventForm = EventForm.MAP
+    buffer_steps: int = BUFFER_STEPS
+
+
+@dataclass(frozen=True)
+class EngineSpec:
+    """One engine.
+
+    Attributes:
+        name: For people; others know it by its address.
+        port: Of HTTP; 0 leaves it to the system, and so do the other ports.
+        side_channel_port: Of the first rank, for other engines.
+        ports: Of its events; None for no events.
+        speed: Simulated seconds in a real one.
+        reports_cached: Whether usage tells of cached tokens (`--enable-prompt-tokens-details`).
+        default_max_tokens: Of chats that do not say; a model's generation config may do the same.
+    """
+
+    name: str = "engine"
+    host: str = LOOPBACK
+    port: int = 0
+    side_channel_port: int = 0
+    model: str = "simulated"
+    core: CoreSettings = field(default_factory=CoreSettings)
+    num_ranks: int = 1
+    ports: EventPorts | None = field(default_factory=EventPorts)
+    speed: float = 1.0
+    reports_cached: bool = True
+    default_max_tokens: int = 256
+    tokenizer_path: Path | None = None
+
+
+class SimulatedEngine:
+    """See the module. `start` and `stop` may alternate; each start is that of an empty engine.
+
+    Args:
+        spec: What to be.
+        peers: Shared by the engines of a process.
+        context: Of ZMQ, likewise; must outlive the engine.
+        tokenizer: Shared by engines of one model.
+    """
+
+    def __init__(
+        self,
+        spec: EngineSpec,
+        peers: Peers,
+        context: zmq.Context[zmq.Socket[bytes]],
+        tokenizer: Tokenizer | None = None,
+    ) -> None:
+        self.spec = spec
+        self.tokenizer: Tokenizer = tokenizer or ByteTokenizer()
+        self.faults = Faults()
+        self.ranks: list[Rank] = []
+        self._peers = peers
+        self._context = context
+        self._side_channels: list[SideChannel] = []
+        self._turns = itertools.count()
+        self._server = HttpServer(Api(self))
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @property
+    def url(self) -> str:
+        """Base URL; valid once started."""
+        return f"http://{self.spec.host}:{self.spec.port}"
+
+    @property
+    def cores(self) -> list[EngineCore]:
+        """Of each rank."""
+        return [rank.core for rank in self.ranks]
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it can be reached."""
+        return self._server.is_listening
+
+    async def start(self) -> None:
+        """Be reachable, with empty caches and no faults, where it was before if it was."""
+        self._set_faults(Faults())
+        for number in range(self.spec.num_ranks):
+            await self._start_rank(number)
+        port = await self._server.start(self.spec.host, self.spec.port)
+        self.spec = replace(self.spec, port=port)
+
+    async def _start_rank(self, number: int) -> None:
+        spec = self.spec
+        origin = Origin(str(uuid.uuid4()), spec.host, 0)
+        core = EngineCore(spec.core, origin, self.tokenizer.answer_ids, self.tokenizer.eos)
+        publisher = self._publisher(number)
+        form = spec.ports.form if spec.ports else EventForm.MAP
+        rank = Rank(core, number, self._peers, self.faults, publisher, form, spec.speed)
+        channel = SideChannel(rank)
+        wanted = spec.side_channel_port and spec.side_channel_port + number
+        port = await channel.start(spec.host, wanted)
+        core.origin = replace(origin, port=port)
+        self._peers.add(spec.host, port, rank)
+        self._side_channels.append(channel)
+        self.ranks.append(rank)
+        rank.start()
+
+    def _publisher(self, number: int) -> EventPublisher | None:
+        ports = self.spec.ports
+        if ports is None:
+            return None
+        events = f"tcp://{self.spec.host}:{ports.events + number if ports.events else '*'}"
+        replay = f"tcp://{self.spec.host}:{ports.replay + number if ports.replay else '*'}"
+        return EventPublisher(self._context, events, replay, ports.topic, ports.buffer_steps)
+
+    async def stop(self) -> None:
+        """Be gone at once, as a process that is killed."""
+        await self._server.stop()
+        ranks, self.ranks = self.ranks, []
+        channels, self._side_channels = self._side_channels, []
+        for rank, channel in zip(ranks, channels, strict=True):
+            self._peers.remove(rank.core.origin.host, rank.core.origin.port)
+            await channel.stop()
+            await rank.close()
+
+    async def close(self) -> None:
+        """Stop for good."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.stop()
+
+    def set_faults(self, faults: Faults) -> None:
+        """Put these faults in force instead of those before."""
+        self._set_faults(faults)
+        for rank in self.ranks:
+            rank.wake()
+
+    def _set_faults(self, faults: Faults) -> None:
+        for name in Faults.__struct_fields__:
+            setattr(self.faults, name, getattr(faults, name))
+
+    def die(self, for_s: float | None) -> None:
+        """Be killed as soon as the caller has returned, and come back empty after a time."""
+        task = asyncio.get_running_loop().create_task(self._die(for_s))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _die(self, for_s: float | None) -> None:
+        await self.stop()
+        if for_s is not None:
+            await asyncio.sleep(for_s)
+            await self.start()
+
+    def choose_rank(self, header: str | None) -> Rank | None:
+        """The rank that a request's header names, else the least loaded; None for no such rank."""
+        with contextlib.suppress(ValueError):
+            if header is not None:
+                number = int(header)
+                return self.ranks[number] if 0 <= number < len(self.ranks) else None
+        start = next(self._turns)
+        turned = [self.ranks[(start + each) % len(self.ranks)] for each in range(len(self.ranks))]
+        return min(turned, key=lambda rank: rank.core.num_running + rank.core.num_waiting)
+
+    def event_sources(self) -> dict[str, Any]:
+        """The answer of `/kv_event_sources`."""
+        publishers = {rank.number: rank.publisher for rank in self.ranks if rank.publisher}
+        topic = self.spec.ports.topic if self.spec.ports else ""
+        return {
+            str(number): {
+                "enable_kv_cache_events": True,
+                "publisher": "zmq",
+                "endpoint": publisher.endpoint,
+                "replay_endpoint": publisher.replay_endpoint,
+                "buffer_steps": self.spec.ports.buffer_steps if self.spec.ports else 0,
+                "hwm": HIGH_WATER,
+                "max_queue_size": HIGH_WATER,
+                "topic": topic,
+            }
+            for number, publisher in publishers.items()
+        }
+
+    def description(self) -> bytes:
+        """One line of JSON for whoever started the process."""
+        return msgspec.json.encode(
+            {
+                "name": self.spec.name,
+                "url": self.url,
+                "model": self.spec.model,
+                "num_ranks": self.spec.num_ranks,
+                "kv_event_sources": self.event_sources(),
+            }
+        )

@@ -1,0 +1,214 @@
+"""Text to tokens and back: a tokenizer of our own that needs no model, and one from a model folder.
+
+**Rules**
+
+* Equal text gives equal tokens, and a text that begins with another begins with its tokens too,
+  as far as the tokenizer's merges allow.
+* Decoding the tokens of an answer one by one gives the same text as decoding them together.
+"""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+Message = dict[str, Any]
+
+
+class Tokenizer(Protocol):
+    """What an engine needs of a tokenizer.
+
+    Attributes:
+        vocab_size: Ids are below this.
+        eos: Id that ends an answer.
+        answer_ids: Ids that simulated answers are made of: plain text each.
+    """
+
+    vocab_size: int
+    eos: int
+    answer_ids: Sequence[int]
+
+    def encode(self, text: str) -> list[int]:
+        """Tokens of a text."""
+        ...
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Text of tokens, special ones left out."""
+        ...
+
+    def encode_chat(
+        self, messages: list[Message], tools: list[Any] | None, *, add_generation_prompt: bool
+    ) -> list[int]:
+        """Tokens of a conversation.
+
+        Raises:
+            ValueError: The messages cannot be laid out.
+        """
+        ...
+
+
+def text_of(content: Any) -> str:
+    """The text of a message's content, a string or parts.
+
+    Raises:
+        ValueError: A part is no text.
+    """
+    if content is None or isinstance(content, str):
+        return content or ""
+    texts = []
+    for part in content:
+        if not isinstance(part, dict) or not isinstance(part.get("text"), str):
+            raise ValueError("At most 0 image(s) may be provided in one prompt.")
+        texts.append(part["text"])
+    return "\n".join(texts)
+
+
+class ByteTokenizer:
+    """One token a byte of UTF-8, and three special ones; further ids stand for words of their own.
+
+    A conversation is its turns, each begun by a special token and ended by another.
+
+    Args:
+        vocab_size: At least 259. Prompts of ids may use all of them.
+    """
+
+    END, TURN = 1, 2
+    FIRST_BYTE, FIRST_WORD = 3, 259
+
+    def __init__(self, vocab_size: int = 32000) -> None:
+        if vocab_size < self.FIRST_WORD:
+            raise ValueError(f"{vocab_size} ids are fewer than the {self.FIRST_WORD} of bytes")
+        self.vocab_size = vocab_size
+        self.eos = self.END
+        self.answer_ids: Sequence[int] = self.encode("abcdefghijklmnopqrstuvwxyz      ")
+
+    def encode(self, text: str) -> list[int]:
+        """See `Tokenizer`."""
+        return [byte + self.FIRST_BYTE for byte in text.encode("utf-8", "surrogatepass")]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """See `Tokenizer`."""
+        raw = bytearray()
+        for each in ids:
+            if each >= self.FIRST_WORD:
+                raw += b" w%d" % each
+            elif each >= self.FIRST_BYTE:
+                raw.append(each - self.FIRST_BYTE)
+        return raw.decode("utf-8", "replace")
+
+    def encode_chat(
+        self, messages: list[Message], tools: list[Any] | None, *, add_generation_prompt: bool
+    ) -> list[int]:
+        """See `Tokenizer`."""
+        ids: list[int] = []
+        turns = [(str(each.get("role")), _turn_text(each)) for each in messages]
+        if tools:
+            turns.insert(0, ("tools", json.dumps(tools)))
+        for role, text in turns:
+            ids += [self.TURN, *self.encode(f"{role}\n{text}"), self.END]
+        return [*ids, self.TURN, *self.encode("assistant\n")] if add_generation_prompt else ids
+
+
+def _turn_text(message: Message) -> str:
+    calls = message.get("tool_calls")
+    text = text_of(message.get("content"))
+    return text + json.dumps(calls) if calls else text
+
+
+class FolderTokenizer:
+    """A model's own tokenizer and chat template; needs `tokenizers` and `jinja2`.
+
+    Args:
+        folder: With `tokenizer.json`, `tokenizer_config.json`, and the template in that or in
+            `chat_template.jinja`; or the path of a `tokenizer.json` among them.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        from tokenizers import Tokenizer as FastTokenizer
+
+        folder = folder.parent if folder.name == "tokenizer.json" else folder
+        self._fast = FastTokenizer.from_file(str(folder / "tokenizer.json"))
+        config = json.loads((folder / "tokenizer_config.json").read_text())
+        template = folder / "chat_template.jinja"
+        source = template.read_text() if template.exists() else config.get("chat_template")
+        self._template = _compile(source) if source else None
+        self._specials = {
+            name: token if isinstance(token, str) else token["content"]
+            for name, token in config.items()
+            if name in ("bos_token", "eos_token", "unk_token", "pad_token") and token
+        }
+        eos = self._fast.token_to_id(self._specials.get("eos_token", ""))
+        if eos is None:
+            raise ValueError(f"{folder} names no end-of-sequence token of its vocabulary")
+        self.eos: int = eos
+        self.vocab_size: int = self._fast.get_vocab_size()
+        self.answer_ids: Sequence[int] = [
+            each for each in range(self.vocab_size) if self._is_plain(each)
+        ]
+
+    def _is_plain(self, token: int) -> bool:
+        text = self._fast.decode([token])
+        return bool(text.strip()) and text.isascii() and text.isprintable()
+
+    def encode(self, text: str) -> list[int]:
+        """See `Tokenizer`."""
+        ids: list[int] = self._fast.encode(text).ids
+        return ids
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """See `Tokenizer`."""
+        text: str = self._fast.decode(list(ids))
+        return text
+
+    def encode_chat(
+        self, messages: list[Message], tools: list[Any] | None, *, add_generation_prompt: bool
+    ) -> list[int]:
+        """See `Tokenizer`."""
+        if self._template is None:
+            raise ValueError("the tokenizer has no chat template")
+        turns = [{**each, "content": text_of(each.get("content"))} for each in messages]
+        text = self._template.render(
+            messages=turns,
+            tools=tools,
+            add_generation_prompt=add_generation_prompt,
+            **self._specials,
+        )
+        ids: list[int] = self._fast.encode(text, add_special_tokens=False).ids
+        return ids
+
+
+def _compile(source: str) -> Any:
+    """A chat template as transformers compiles it."""
+    from jinja2.exceptions import TemplateError
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+    def refuse(message: str) -> None:
+        raise TemplateError(message)
+
+    def to_json(value: Any, indent: int | None = None) -> str:
+        return json.dumps(value, ensure_ascii=False, indent=indent)
+
+    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
+    environment.filters["tojson"] = to_json
+    environment.globals["raise_exception"] = refuse
+    return environment.from_string(source)
+
+
+class AnswerText:
+    """Text of an answer that grows by tokens; what is no whole character yet is held back."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._ids: list[int] = []
+        self._start = 0
+        self._end = 0
+
+    def push(self, ids: Sequence[int]) -> str:
+        """The text that these tokens add."""
+        self._ids += ids
+        told = self._tokenizer.decode(self._ids[self._start : self._end])
+        text = self._tokenizer.decode(self._ids[self._start :])
+        if text.endswith("�"):
+            return ""
+        self._start, self._end = self._end, len(self._ids)
+        return text[len(told) :]
