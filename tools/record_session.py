@@ -1,9 +1,9 @@
 """Records what a real prefill and decode engine do with a fixed session: events, cached tokens.
 
 `python tools/record_session.py FOLDER` starts two real engines with small caches and writes
-`session.jsonl` (each request with the events it caused and the cached tokens reported for it),
-`session-async.jsonl` (the same under asynchronous scheduling) and `answers.jsonl` (the engine's own
-wording of answers and errors). The simulated engine is held against them.
+`session.jsonl` (each request with the events it caused and the cached tokens reported for it) and
+`answers.jsonl` (the engine's own wording of answers and errors). The simulated engine is held
+against both.
 
 **Rules**
 
@@ -235,16 +235,8 @@ def ask(client: httpx.Client, url: str) -> Iterator[Line]:
     yield {"path": "/metrics", "names": names}
 
 
-def spec(name: str, role: Role, folder: Path, *, is_async: bool) -> EngineSpec:
-    """An engine with events on Unix sockets in a folder, and a cache that is soon full.
-
-    Args:
-        name: Of the engine and its sockets.
-        role: Which connector it has.
-        folder: For the sockets.
-        is_async: Whether a step is composed before the one before has ended. vLLM's default is
-            yes, except on a CPU.
-    """
+def spec(name: str, role: Role, folder: Path) -> EngineSpec:
+    """An engine with events on Unix sockets in a folder, and a cache that is soon full."""
     events = {
         "enable_kv_cache_events": True,
         "publisher": "zmq",
@@ -255,7 +247,6 @@ def spec(name: str, role: Role, folder: Path, *, is_async: bool) -> EngineSpec:
     arguments = (
         *("--block-size", str(BLOCK_TOKENS), "--max-model-len", str(MAX_MODEL_TOKENS)),
         *("--kv-events-config", json.dumps(events)),
-        "--async-scheduling" if is_async else "--no-async-scheduling",
     )
     return EngineSpec(name, role, num_blocks=NUM_BLOCKS, extra_args=arguments)
 
@@ -268,9 +259,7 @@ def listen(context: zmq.Context[zmq.Socket[bytes]], folder: Path, name: str) -> 
     return Listener(socket)
 
 
-def record(
-    engines: dict[str, Engine], folder: Path, *, is_async: bool
-) -> tuple[list[Line], list[Line]]:
+def record(engines: dict[str, Engine], folder: Path) -> tuple[list[Line], list[Line]]:
     """Play the session on two engines that wait, fresh, with events in this folder.
 
     Returns:
@@ -282,7 +271,7 @@ def record(
             "block_size": BLOCK_TOKENS,
             "num_blocks": NUM_BLOCKS,
             "max_model_tokens": MAX_MODEL_TOKENS,
-            "schedules_async": is_async,
+            "schedules_async": False,  # never on a CPU: vllm/platforms/cpu.py @ 0.32.0
         }
     ]
     with zmq.Context() as context, httpx.Client(timeout=REQUEST_S) as client:
@@ -319,10 +308,10 @@ def _connect(pair: Pair) -> None:
         listener.names.clear()
 
 
-def start(engines: Engines, folder: Path, *, is_async: bool) -> dict[str, Engine]:
+def start(engines: Engines, folder: Path) -> dict[str, Engine]:
     """Both engines, ready."""
     roles = {"prefill": Role.PREFILL, "decode": Role.DECODE}
-    specs = {name: spec(name, role, folder, is_async=is_async) for name, role in roles.items()}
+    specs = {name: spec(name, role, folder) for name, role in roles.items()}
     started = {name: engines.start(each) for name, each in specs.items()}
     for each in started.values():
         each.wait_ready()
@@ -331,24 +320,21 @@ def start(engines: Engines, folder: Path, *, is_async: bool) -> dict[str, Engine
 
 def main() -> int:
     """Record into a folder."""
-    parser = argparse.ArgumentParser(description="Record sessions of two real engines.")
+    parser = argparse.ArgumentParser(description="Record a session of two real engines.")
     parser.add_argument("folder", type=Path)
     target: Path = parser.parse_args().folder
     target.mkdir(parents=True, exist_ok=True)
     environment = engine_env.ensure()
     model = launch.ensure_model(environment)
-    for is_async, name in ((False, "session"), (True, "session-async")):
-        with (
-            tempfile.TemporaryDirectory(prefix="session-") as scratch,
-            Engines(environment, model, Path(scratch) / "logs") as engines,
-        ):
-            folder = Path(scratch)
-            started = start(engines, folder, is_async=is_async)
-            lines, answers = record(started, folder, is_async=is_async)
-        places = {str(folder): "FOLDER", str(model): "MODEL_FOLDER"}
-        _write(target / f"{name}.jsonl", lines, places)
-        if not is_async:
-            _write(target / "answers.jsonl", answers, places)
+    with (
+        tempfile.TemporaryDirectory(prefix="session-") as scratch,
+        Engines(environment, model, Path(scratch) / "logs") as engines,
+    ):
+        folder = Path(scratch)
+        lines, answers = record(start(engines, folder), folder)
+    places = {str(folder): "FOLDER", str(model): "MODEL_FOLDER"}
+    _write(target / "session.jsonl", lines, places)
+    _write(target / "answers.jsonl", answers, places)
     return 0
 
 

@@ -1,4 +1,4 @@
-"""The simulated core does with its cache what vLLM 0.32.0 did in recorded sessions."""
+"""The simulated core does with its cache what vLLM 0.32.0 did in a recorded session."""
 
 import json
 from pathlib import Path
@@ -8,13 +8,12 @@ import pytest
 
 from support.virtual_pair import replay
 
-VECTORS = Path(__file__).parent / "vectors" / "vllm-0.32.0"
+VECTORS = Path(__file__).parent / "vectors" / "vllm-0.32.0" / "session.jsonl"
 
 
-@pytest.fixture(scope="module", params=["session"])
-def recorded(request: pytest.FixtureRequest) -> list[dict[str, Any]]:
-    text = (VECTORS / f"{request.param}.jsonl").read_text()
-    return [json.loads(line) for line in text.splitlines()]
+@pytest.fixture(scope="module")
+def recorded() -> list[dict[str, Any]]:
+    return [json.loads(line) for line in VECTORS.read_text().splitlines()]
 
 
 @pytest.fixture(scope="module")
