@@ -14,8 +14,9 @@ class Hit(NamedTuple):
         num_tokens: All of it, from any tier: the GPU's prefix first, lower tiers go on. Whole
             blocks, and never the prompt's last token, as engines reuse them.
         is_predicted: Whether requests on their way there made the difference.
-        is_exact: Whether the destination's own events say so; False where it is inferred from
-            routing alone, and the figures are estimates.
+        is_exact: Whether the destination's own events say so. False where it is inferred from
+            routing alone, and where a cache group of the destination announces blocks in a way
+            that does not tell which they are: then a hit may be shorter, or none.
     """
 
     num_gpu_tokens: int

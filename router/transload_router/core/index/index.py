@@ -231,7 +231,8 @@ class Index:
         gpu = _by_owner(reached.gpu)
         total = gpu if reached.any_tier is reached.gpu else _by_owner(reached.any_tier)
         for bit, num_tokens in total.items():
-            match[by_bit[bit].key] = Hit(gpu.get(bit, 0), num_tokens)
+            owner = by_bit[bit]
+            match[owner.key] = Hit(gpu.get(bit, 0), num_tokens, is_exact=not owner.unplaced)
         if reached.predicted is not None:
             for bit, num_tokens in _by_owner(reached.predicted).items():
                 if num_tokens > gpu.get(bit, 0):

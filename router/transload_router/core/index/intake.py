@@ -57,6 +57,8 @@ class Intake:
                 placed.setdefault(size, []).append((name, key))
             elif event.block_size and event.medium == GPU:
                 owner.awaited.add(name, event)
+                if event.group_idx not in owner.groups:
+                    owner.unplaced.add(event.group_idx)
                 owner.counts.num_awaited += 1
             else:
                 owner.counts.num_orphaned += 1

@@ -164,11 +164,14 @@ class Owner:
         position: Where its stream stands, if the caller said so.
         groups: GPU groups that it has shown, with what a hit needs of them.
         layout: Of its pools; None until the first GPU block.
+        unplaced: GPU groups that were announced by names alone, none of which could be placed;
+            while there are any, hits are not exact.
     """
 
     __slots__ = (
         "adapter_ids", "awaited", "by_place", "by_size", "counts", "generation", "ghosts",
         "groups", "key", "layout", "model", "pools", "position", "roots", "shown", "slot",
+        "unplaced",
     )  # fmt: skip
 
     def __init__(self, key: DestinationKey, model: str, generation: int, slot: Slot) -> None:
@@ -180,6 +183,7 @@ class Owner:
         self.counts = Counts()
         self.groups: dict[int, Group] = {}
         self.shown: set[int] = set()
+        self.unplaced: set[int] = set()
         self.layout: Layout | None = None
         self.roots: dict[str | None, int] = {}
         self.adapter_ids: dict[str, int] = {}
@@ -247,6 +251,7 @@ class Owner:
         if known is not None and group_idx in self.shown and known.block_size >= block_size:
             return False
         self.shown.add(group_idx)
+        self.unplaced.discard(group_idx)
         group = Group(group_idx, block_size, _num_needed_blocks(block_size, window, kind))
         if group == known:
             return False
