@@ -11,7 +11,9 @@ from fastapi import FastAPI
 
 from transload_router import __version__
 from transload_router.app import models, relay, responses
+from transload_router.app.admin import Admin, add_admin_routes
 from transload_router.app.answers import error_body, error_headers
+from transload_router.app.caches import Caches
 from transload_router.app.client import (
     CLIENT_LEFT_STATUS,
     ClientLeft,
@@ -30,8 +32,10 @@ from transload_router.app.headers import REQUEST_ID, find
 from transload_router.app.line import CORK
 from transload_router.app.operators import add_operators_routes
 from transload_router.app.probing import Probing
+from transload_router.app.prompts import Prompts
 from transload_router.app.relay import CutShort
 from transload_router.app.request import GenerateRequest, read_request
+from transload_router.app.snapshot import load_snapshot
 from transload_router.app.state import Router
 from transload_router.core.bodies.endpoints import ENDPOINTS, Endpoint
 from transload_router.core.bodies.members import read_str
@@ -43,7 +47,12 @@ log = logging.getLogger("transload")
 
 # The router's own; everything else belongs to engines.
 OWN_PATHS = frozenset({"/healthz", "/readyz", "/metrics", "/docs", "/openapi.json"})
+_ADMIN = "/admin"
 _OTHER = "other"
+
+
+def _is_own(path: str) -> bool:
+    return path in OWN_PATHS or path == _ADMIN or path.startswith(_ADMIN + "/")
 
 
 class TransloadApp(FastAPI):
@@ -52,19 +61,21 @@ class TransloadApp(FastAPI):
     def __init__(
         self,
         router: Router,
+        prompts: Prompts,
         lifespan: Callable[[FastAPI], AbstractAsyncContextManager[None]],
     ) -> None:
         super().__init__(title="Transload", version=__version__, lifespan=lifespan, redoc_url=None)
         self.state.router = router
         self._router = router
+        self._prompts = prompts
         self._blocked = frozenset(router.settings.blocked_paths)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """See ASGI."""
-        if scope["type"] != "http" or scope["path"] in OWN_PATHS:
+        if scope["type"] != "http" or _is_own(scope["path"]):
             await super().__call__(scope, receive, send)
             return
-        await Serving(self._router, self._blocked, scope, receive, send).serve()
+        await Serving(self._router, self._prompts, self._blocked, scope, receive, send).serve()
 
 
 class Serving:
@@ -73,12 +84,14 @@ class Serving:
     def __init__(
         self,
         router: Router,
+        prompts: Prompts,
         blocked: frozenset[str],
         scope: Scope,
         receive: Receive,
         send: Send,
     ) -> None:
         self._router = router
+        self._prompts = prompts
         self._blocked = blocked
         self._scope = scope
         self._receive = receive
@@ -145,6 +158,7 @@ class Serving:
         with ClientWatch(self._receive) as watch:
             try:
                 await self._pin(request)
+                await self._prompts.read(request)
             except asyncio.CancelledError:
                 watch.absorb()
                 return CLIENT_LEFT_STATUS
@@ -260,18 +274,24 @@ _LABELS = {
 def create_app(settings: Settings) -> TransloadApp:
     """The service for these settings; probes run while its lifespan is open."""
     router = Router(settings)
-    probing = Probing(router)
+    prompts, caches = Prompts(router), Caches(router)
+    probing = Probing(router, prompts, caches)
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
         router.start()
+        if settings.index_snapshot_from is not None:
+            await load_snapshot(router)
         probing.start()
         try:
             yield
         finally:
             await probing.stop()
+            await caches.stop()
+            prompts.close()
             await router.stop()
 
-    app = TransloadApp(router, lifespan)
+    app = TransloadApp(router, prompts, lifespan)
     add_operators_routes(app, router, probing)
+    add_admin_routes(app, Admin(router, prompts, caches))
     return app

@@ -4,6 +4,7 @@ import asyncio
 import itertools
 import logging
 import re
+from time import monotonic
 
 from transload_router.app.client import CLIENT_LEFT_STATUS, Send
 from transload_router.app.headers import BODY_HEADERS, REQUEST_ID, find
@@ -16,8 +17,9 @@ from transload_router.core.bodies.members import (
     read_members,
     write_members,
 )
-from transload_router.core.policy import LegRequest
-from transload_router.core.types import Engine, Headers, Role
+from transload_router.core.policy import Ask
+from transload_router.core.routing import Choice
+from transload_router.core.types import Engine, Headers
 from transload_router.errors import (
     BadRequest,
     EncodedBody,
@@ -112,20 +114,27 @@ class Forward:
         avoid: frozenset[str] = frozenset()
         error: EngineUnreachable | None = None
         while True:
-            wanted = LegRequest(Role.DECODE, model, max(1, len(body) // 4), 0)
-            engine = self._router.choose(wanted, avoid, only)
-            if engine is None:
+            ask = Ask(
+                model=model,
+                num_prompt_tokens=max(1, len(body) // 4),
+                may_split=False,
+                is_exact=False,
+            )
+            choice = self._router.choose(ask, avoid, only)
+            if choice is None:
                 raise error or NoEngine("no engine can take the request now")
+            engine = choice.decision.decode.engine
+            # What it costs is not known: it is no prompt that the engine has to read.
+            choice.decode.prefilled(monotonic())
             try:
-                return await self._run_on(engine, body, send)
+                return await self._run_on(engine, choice, body, send)
             except EngineUnreachable as unreachable:
                 error = unreachable
                 self._count(engine, error)
                 self._router.note_unreachable(engine, error)
                 avoid |= {engine.id}
 
-    async def _run_on(self, engine: Engine, body: bytes, send: Send) -> None:
-        reservation = self._router.load.reserve(engine, max(1, len(body) // 4))
+    async def _run_on(self, engine: Engine, choice: Choice, body: bytes, send: Send) -> None:
         sending = Sending()
         exchange: Exchange | None = None
         try:
@@ -159,7 +168,7 @@ class Forward:
             self._count(engine, error)
             raise
         finally:
-            reservation.release()
+            choice.release(monotonic())
             if exchange is not None:
                 exchange.release()
             elif sending.connection is not None:

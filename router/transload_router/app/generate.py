@@ -10,18 +10,33 @@ from transload_router.app import relay
 from transload_router.app.answers import error_body, error_headers
 from transload_router.app.client import CLIENT_LEFT_STATUS, ClientWatch, Send
 from transload_router.app.headers import find
+from transload_router.app.learning import Learning
 from transload_router.app.legs import Legs
-from transload_router.app.notes import Notes
+from transload_router.app.notes import Notes, log_decision
+from transload_router.app.prompts import given_ids, wants_ids
 from transload_router.app.release import release_handoff
 from transload_router.app.request import GenerateRequest
 from transload_router.app.state import Router
 from transload_router.core import handoff as machine
-from transload_router.core.bodies.endpoints import HANDOFF_MEMBER, decode_body, prefill_body
-from transload_router.core.bodies.members import NotAnObject, is_unset, read_members, read_object
+from transload_router.core.bodies.endpoints import HANDOFF_MEMBER
+from transload_router.core.bodies.legs import decode_body, prefill_body, read_token_ids
+from transload_router.core.bodies.members import (
+    NotAnObject,
+    Raw,
+    is_unset,
+    read_members,
+    read_object,
+)
 from transload_router.core.membership import Verdict
+from transload_router.core.policy import Decision, Reason
 from transload_router.core.refusals import left_handoff_alone
 from transload_router.core.types import Headers, Role
-from transload_router.core.usage import is_carried, read_cached_tokens
+from transload_router.core.usage import (
+    carried_tokens,
+    detailed_tokens,
+    read_cached_tokens,
+    written_tokens,
+)
 from transload_router.errors import (
     EngineBadAnswer,
     EngineError,
@@ -71,6 +86,8 @@ class Call:
         self._cached_tokens: int | None = None
         self._held: relay.Held | None = None
         self._answer: relay.Answer | None = None
+        self._learning = Learning(router, request)
+        self._ids: bytes | None = None
         self.status = CLIENT_LEFT_STATUS
         self.notes = Notes(request)
 
@@ -86,6 +103,7 @@ class Call:
                 event = await self._perform(self._machine.handle(event), watch)
         finally:
             self._legs.end_all()
+            self._learning.close()
             if self._machine.handoff is not None:
                 # Only the server's own end comes here with one: the machine releases its.
                 self._router.metrics.released.add("lease")
@@ -115,16 +133,41 @@ class Call:
         return leg.sending.may_have_arrived
 
     async def _choose(self, command: machine.ChooseEngines) -> machine.Event:
-        prefill = None
-        if command.wants_prefill:
-            prefill = self._legs.choose(Role.PREFILL, command.avoid)
-        decode = self._legs.choose(Role.DECODE, command.avoid)
-        self.notes.prefill = prefill.id if prefill else self.notes.prefill
-        self.notes.decode = decode.id if decode else None
-        return machine.EnginesChosen(prefill.id if prefill else None, self.notes.decode)
+        choice = self._legs.choose(
+            command.avoid,
+            may_split=command.wants_prefill,
+            is_handed_off=self._machine.handoff is not None,
+        )
+        notes = self.notes
+        if choice is None:
+            notes.decode = None
+            return machine.EnginesChosen(None, None)
+        decision = choice.decision
+        prefill = decision.prefill.engine.id if decision.prefill is not None else None
+        notes.prefill, notes.decode = prefill or notes.prefill, decision.decode.engine.id
+        if self._machine.handoff is None:
+            notes.decision = decision
+            log_decision(self._router.settings, self._router.chance, notes)
+        self._learning.begin(choice)
+        return machine.EnginesChosen(prefill, notes.decode, self._is_local(command, decision))
+
+    def _is_local(self, command: machine.ChooseEngines, decision: Decision) -> bool:
+        """Whether decode alone is the policy's choice, not for want of a prefill engine."""
+        if not command.wants_prefill or decision.prefill is not None:
+            return False
+        if decision.reason is not Reason.NO_PREFILL:
+            return True
+        # An adapter that no prefill engine has: there is nothing to wait for or to fall back from.
+        return self._router.fleet.lacks(Role.PREFILL, self._request.model)
 
     async def _send_prefill(self, _command: machine.SendPrefill) -> machine.Event:
-        body = prefill_body(self._request.endpoint, self._request.members)
+        request = self._request
+        body = prefill_body(
+            request.endpoint,
+            request.members,
+            self._given_ids(),
+            wants_token_ids=wants_ids(self._router, request),
+        )
         try:
             exchange = await self._legs.send(Role.PREFILL, body, may_resend=True)
             return await self._read_prefill(exchange)
@@ -143,6 +186,7 @@ class Call:
             )
         handoff = self._read_handoff(body)
         self.notes.prefill_seconds = self._legs.elapsed_s(Role.PREFILL)
+        self._legs.note_prefilled()
         self._legs.end(Role.PREFILL)
         return machine.PrefillReplied(handoff)
 
@@ -158,14 +202,35 @@ class Call:
         if handoff is None and not is_unset(raw):
             log.warning("prefill's %s is no handoff: %.100r", HANDOFF_MEMBER, bytes(raw or b""))
         self._router.metrics.handoffs.add("issued" if handoff else "missing")
-        self._cached_tokens = None if is_carried(handoff) else read_cached_tokens(answer)
+        carried = carried_tokens(handoff)
+        self._cached_tokens = read_cached_tokens(answer) if carried is None else None
+        self._note_cached(detailed_tokens(answer) if carried is None else carried)
+        if self._ids is None and wants_ids(self._router, self._request):
+            self._ids = read_token_ids(self._request.endpoint, answer)
         return handoff
+
+    def _note_cached(self, num_tokens: int | None) -> None:
+        self._learning.note_cached(num_tokens)
+        self.notes.num_cached_tokens = self._learning.num_cached_tokens
+
+    def _given_ids(self) -> bytes | None:
+        """The prompt's ids for engines, made once."""
+        if self._ids is None:
+            self._ids = given_ids(self._router, self._request)
+        return self._ids
 
     async def _send_decode(self, command: machine.SendDecode) -> machine.Event:
         self._legs.end(Role.PREFILL)
         self.notes.has_decoded = True
         self.notes.used_handoff = command.handoff is not None
-        body = decode_body(self._request.body, command.handoff)
+        request = self._request
+        # A completion that one engine serves keeps its text: nothing would be saved.
+        is_text = command.handoff is None and request.endpoint.ids_go == "as_prompt"
+        ids = None if is_text else self._given_ids()
+        body = decode_body(request.endpoint, request.body, request.members, command.handoff, ids)
+        self._learning.note_sent(
+            has_handoff=command.handoff is not None, is_stream=request.is_stream
+        )
         try:
             exchange = await self._legs.send(Role.DECODE, body, may_resend=command.handoff is None)
             return await self._read_decode(exchange)
@@ -211,15 +276,18 @@ class Call:
 
     async def _relay_decode(self, _command: machine.RelayDecode) -> machine.Event:
         cached = self._cached_tokens if self.notes.used_handoff else None
+        num_tokens = self._read_usage()
         answer = self._begin_answer(cached)
-        metrics, endpoint = self._router.metrics, self._request.endpoint.name
+        observe = self._router.metrics.chunk_times.observer(self._request.endpoint.name)
+        note_chunk = self._learning.note_chunk
+
+        def on_interval(seconds: float) -> None:
+            observe(seconds)
+            note_chunk()
+
         try:
-            await answer.relay(
-                self._send,
-                lambda: metrics.ttft.observe(perf_counter() - self._request.received, endpoint),
-                metrics.chunk_times.observer(endpoint),
-                self._request.cork,
-            )
+            await answer.relay(self._send, self._note_first, on_interval, self._request.cork)
+            self._learning.note_end(num_tokens)
         except EngineError as error:
             self._legs.fail(Role.DECODE, error)
             return machine.DecodeFailed(_cause(error), error.was_sent)
@@ -227,6 +295,23 @@ class Call:
             if answer.response_id is not None and self.notes.decode is not None:
                 self._router.owners.remember(answer.response_id, self.notes.decode)
         return machine.DecodeEnded()
+
+    def _note_first(self) -> None:
+        """The first event of a stream is with the client."""
+        seconds = perf_counter() - self._request.received
+        self._router.metrics.ttft.observe(seconds, self._request.endpoint.name)
+        self._learning.note_first_token()
+
+    def _read_usage(self) -> int | None:
+        """How many tokens a whole answer has; what it says of caches is noted."""
+        held = self._held
+        assert held is not None
+        if not held.is_whole or not _is_ok(held.exchange.status) or b'"usage"' not in held.body:
+            return None
+        answer = read_object(Raw(held.body)) or {}
+        if not self.notes.used_handoff:
+            self._note_cached(detailed_tokens(answer))
+        return written_tokens(answer)
 
     def _begin_answer(self, num_cached_tokens: int | None) -> relay.Answer:
         held = self._held

@@ -24,10 +24,11 @@ HOP_BY_HOP = frozenset(
 )
 # Headers by which other proxies and vLLM let a caller choose engines and ranks: only the router
 # chooses. X-data-parallel-rank is read by vLLM 0.32 (generate/base/serving.py).
+DATA_PARALLEL_RANK = b"x-data-parallel-rank"
 ROUTING = frozenset(
     {
+        DATA_PARALLEL_RANK,
         b"x-data-parallel-host-port",
-        b"x-data-parallel-rank",
         b"x-decode-host-port",
         b"x-decoder-host-port",
         b"x-encoder-host-port",
@@ -117,11 +118,18 @@ class HeaderPolicy:
             ]
         )
 
-    def leg(self, role: Role, block: bytes) -> bytes:
+    def leg(self, role: Role, block: bytes, rank: int | None = None) -> bytes:
         """One leg's headers: its pool's credentials, and an id of its own.
 
         The id is unique per attempt and leg: an engine may confuse two live requests of one id.
+
+        Args:
+            role: The leg's pool.
+            block: The client's headers, from `block`.
+            rank: Data-parallel rank that must serve it; None leaves the choice to the engine.
         """
+        if rank is not None:
+            block = b"%b%b: %d\r\n" % (block, DATA_PARALLEL_RANK, rank)
         credentials = self._credential_lines[role]
         return b"%b%bx-request-id: %b\r\n" % (block, credentials, next(self._request_ids))
 

@@ -2,12 +2,14 @@
 
 import logging
 from dataclasses import dataclass
-from time import perf_counter
+from time import monotonic, perf_counter
 
+from transload_router.app.choosing import expect_blocks, make_ask
 from transload_router.app.request import GenerateRequest
 from transload_router.app.state import Router
-from transload_router.core.load import Reservation
-from transload_router.core.policy import LegRequest
+from transload_router.core.load import DestinationKey
+from transload_router.core.policy import Destination
+from transload_router.core.routing import Choice
 from transload_router.core.types import Engine, Role
 from transload_router.errors import EngineError, EngineUnreachable
 from transload_router.io.upstream import Exchange, Sending
@@ -17,17 +19,21 @@ log = logging.getLogger("transload")
 
 @dataclass(slots=True)
 class Leg:
-    """One leg: its engine, its share of the engine's load, its exchange.
+    """One leg: its destination, its exchange.
 
     Attributes:
         started: `perf_counter` when it was sent, 0.0 before.
     """
 
-    engine: Engine
-    reservation: Reservation
+    destination: Destination
     started: float = 0.0
     sending: Sending | None = None
     exchange: Exchange | None = None
+
+    @property
+    def engine(self) -> Engine:
+        """The engine it runs on."""
+        return self.destination.engine
 
 
 class Legs:
@@ -35,13 +41,16 @@ class Legs:
 
     Attributes:
         error: The last failure below HTTP.
+        choice: The last decision with its reservations; None before the first.
     """
 
     def __init__(self, router: Router, request: GenerateRequest) -> None:
         self._router = router
         self._request = request
         self._legs: dict[Role, Leg] = {}
+        self._prefilled_by: DestinationKey | None = None
         self.error: EngineError | None = None
+        self.choice: Choice | None = None
 
     def __getitem__(self, role: Role) -> Leg:
         return self._legs[role]
@@ -50,21 +59,35 @@ class Legs:
         """The leg, or None before it was chosen and after it ended."""
         return self._legs.get(role)
 
-    def choose(self, role: Role, avoid: frozenset[str]) -> Engine | None:
-        """Choose an engine and reserve its share; what the role had before ends."""
-        self.end(role)
-        request = self._request
-        num_tokens = request.num_prompt_tokens
-        if role is Role.DECODE:
-            num_tokens += request.num_answer_tokens
-        wanted = LegRequest(
-            role, request.model, request.num_prompt_tokens, request.num_answer_tokens
-        )
-        only = request.only_decode if role is Role.DECODE else None
-        engine = self._router.choose(wanted, avoid, only)
-        if engine is not None:
-            self._legs[role] = Leg(engine, self._router.load.reserve(engine, num_tokens))
-        return engine
+    def choose(
+        self, avoid: frozenset[str], *, may_split: bool, is_handed_off: bool
+    ) -> Choice | None:
+        """Choose engines and reserve their shares; what the request had before ends.
+
+        Args:
+            avoid: Engines that failed it.
+            may_split: Whether prefill and decode may be two engines.
+            is_handed_off: Whether prefill has answered with a handoff that is still to be taken.
+        """
+        self.end_all()
+        source = self._prefilled_by if is_handed_off else None
+        ask = make_ask(self._router, self._request, may_split=may_split, handoff_from=source)
+        choice = self._router.choose(ask, avoid, self._request.only_decode)
+        self.choice = choice
+        if choice is not None:
+            decision = choice.decision
+            self._legs[Role.DECODE] = Leg(decision.decode)
+            if decision.prefill is not None:
+                self._legs[Role.PREFILL] = Leg(decision.prefill)
+            expect_blocks(self._router, self._request, decision.prefill or decision.decode, choice)
+        return choice
+
+    def note_prefilled(self) -> None:
+        """Prefill has answered as it should."""
+        leg = self._legs[Role.PREFILL]
+        self._prefilled_by = leg.destination.key
+        if self.choice is not None:
+            self._router.routing.observe_prefill(self.choice, monotonic())
 
     def has_other(self, role: Role, avoid: frozenset[str]) -> bool:
         """Whether the role could be given to an engine beside those and its present one."""
@@ -82,7 +105,9 @@ class Legs:
         leg, request = self._legs[role], self._request
         leg.started = perf_counter()
         leg.sending = sending = Sending()
-        headers = self._router.headers.leg(role, request.header_block)
+        destination = leg.destination
+        rank = destination.rank if destination.num_ranks > 1 else None
+        headers = self._router.headers.leg(role, request.header_block, rank)
         leg.exchange = await self._router.upstream.send(
             leg.engine, "POST", request.target, headers, body, sending, may_resend=may_resend
         )
@@ -131,7 +156,9 @@ class Legs:
         if role not in self._legs:
             return
         leg = self._legs.pop(role)
-        leg.reservation.release()
+        if self.choice is not None:
+            settle = self.choice.release if role is Role.DECODE else self.choice.release_prefill
+            settle(monotonic())
         if leg.exchange is not None:
             leg.exchange.release()
         elif leg.sending is not None and leg.sending.connection is not None:

@@ -36,9 +36,9 @@ class Tally(Collector):
         self._name, self._text, self._labels = name, text, labels
         self._counts: dict[tuple[str, ...], int] = {}
 
-    def add(self, *values: str) -> None:
-        """Count one, under these label values."""
-        self._counts[values] = self._counts.get(values, 0) + 1
+    def add(self, *values: str, amount: int = 1) -> None:
+        """Count, under these label values."""
+        self._counts[values] = self._counts.get(values, 0) + amount
 
     def value(self, *values: str) -> int:
         """What was counted under these label values."""
@@ -159,6 +159,35 @@ class EngineLoads(Collector):
         return (requests, tokens, up)
 
 
+# (engine id, rank, state of its stream, blocks held by tier)
+CacheRow = tuple[str, int, str, dict[str, int]]
+
+
+class CacheGauges(Collector):
+    """Gauges of followed caches, read from the live index at scrape time."""
+
+    def __init__(self, rows: Callable[[], Iterator[CacheRow]]) -> None:
+        self._rows = rows
+
+    def collect(self) -> Iterable[Metric]:
+        """See prometheus_client."""
+        blocks = GaugeMetricFamily(
+            "transload_index_blocks",
+            "Blocks that a rank's cache is known to hold.",
+            labels=["engine", "rank", "tier"],
+        )
+        states = GaugeMetricFamily(
+            "transload_kv_stream_state",
+            "1 for the state of a rank's stream of KV events.",
+            labels=["engine", "rank", "state"],
+        )
+        for engine, rank, state, num_blocks in self._rows():
+            states.add_metric([engine, str(rank), state], 1.0)
+            for tier, count in num_blocks.items():
+                blocks.add_metric([engine, str(rank), tier], count)
+        return (blocks, states)
+
+
 # (name, help, labels)
 _REQUEST_TALLIES = (
     (
@@ -195,6 +224,38 @@ _HANDOFF_TALLIES = (
         ("released",),
     ),
 )
+_CACHE_TALLIES = (
+    (
+        "transload_decisions",
+        "Choices of engines by their reason.",
+        ("reason",),
+    ),
+    (
+        "transload_prompts",
+        "Requests by where their prompt's token ids came from, or why they are not known.",
+        ("source",),
+    ),
+    (
+        "transload_cached_tokens",
+        "Prompt tokens in caches, as predicted and as engines reported, of the same requests.",
+        ("said",),
+    ),
+    (
+        "transload_cache_predictions",
+        "Requests whose cached tokens an engine reported, by how the prediction compares.",
+        ("basis", "outcome"),
+    ),
+    (
+        "transload_kv_stream_events",
+        "What happened to engines' streams of KV events.",
+        ("engine", "what"),
+    ),
+    (
+        "transload_index_snapshots",
+        "Snapshots of the index asked of another replica at the start.",
+        ("outcome",),
+    ),
+)
 # (name, help, labels, buckets)
 _TIMES = (
     (
@@ -221,24 +282,34 @@ _TIMES = (
 class Metrics:
     """All series of one router, in a registry of their own."""
 
-    def __init__(self, engine_rows: Callable[[], Iterator[EngineRow]]) -> None:
+    def __init__(
+        self,
+        engine_rows: Callable[[], Iterator[EngineRow]],
+        cache_rows: Callable[[], Iterator[CacheRow]],
+    ) -> None:
         self.requests, self.errors, self.paths = (Tally(*row) for row in _REQUEST_TALLIES)
         self.fallbacks, self.retries, self.handoffs, self.released = (
             Tally(*row) for row in _HANDOFF_TALLIES
         )
+        tallies = [Tally(*row) for row in _CACHE_TALLIES]
+        self.decisions, self.prompts, self.cached_tokens = tallies[:3]
+        self.predictions, self.kv_events, self.snapshots = tallies[3:]
         self.ttft, self.leg_seconds, self.chunk_times = (Times(*row) for row in _TIMES)
         self.in_flight = InFlight()
         self._registry = CollectorRegistry()
         for collector in (
             *(self.requests, self.errors, self.paths, self.fallbacks, self.retries),
             *(self.handoffs, self.released, self.ttft, self.leg_seconds, self.chunk_times),
-            *(self.in_flight, EngineLoads(engine_rows)),
+            *(self.decisions, self.prompts, self.cached_tokens, self.predictions),
+            *(self.kv_events, self.snapshots, self.in_flight, EngineLoads(engine_rows)),
+            CacheGauges(cache_rows),
         ):
             self._registry.register(collector)
 
     def forget_engine(self, engine: str) -> None:
         """Drop an engine's series."""
         self.errors.forget("engine", engine)
+        self.kv_events.forget("engine", engine)
         self.leg_seconds.forget("engine", engine)
 
     def render(self) -> bytes:

@@ -7,12 +7,14 @@ import asyncio
 import contextlib
 import logging
 
+from transload_router.app.caches import Caches
 from transload_router.app.handoff_probe import HandoffProbe
+from transload_router.app.prompts import Prompts
 from transload_router.app.state import Router
 from transload_router.core.membership import Health, Member
 from transload_router.core.types import Engine
 from transload_router.errors import EngineError, EngineTimeout
-from transload_router.io.probe import Prober
+from transload_router.io.probe import Listing, Prober
 
 log = logging.getLogger("transload")
 
@@ -32,8 +34,10 @@ class Probing:
         has_looked: Whether every engine was asked once, and the handoffs of those that were up.
     """
 
-    def __init__(self, router: Router) -> None:
+    def __init__(self, router: Router, prompts: Prompts, caches: Caches) -> None:
         self._router = router
+        self._prompts = prompts
+        self._caches = caches
         self._prober: Prober
         self._handoffs: HandoffProbe
         self._tasks: list[asyncio.Task[None]] = []
@@ -98,17 +102,32 @@ class Probing:
         engine, fleet = member.engine, self._router.fleet
         try:
             await self._prober.check_health(engine, self._headers(engine))
-            models = await self._prober.list_models(engine, self._headers(engine))
+            listing = await self._prober.list_models(engine, self._headers(engine))
         except EngineError as error:
             self._note_failure(member, error)
             return
         self._num_timeouts.pop(engine.id, None)
         if member.health is not Health.UP:
-            served = ", ".join(sorted(models)) if models else "models unknown"
+            served = ", ".join(sorted(listing.bases)) if listing else "models unknown"
             log.info("engine %s is up (%s)", engine.id, served)
             if self._num_unasked == 0:
                 self._has_news.set()
-        fleet.mark_up(engine.id, models)
+        fleet.mark_up(engine.id, listing.bases if listing else None)
+        await self._get_to_know(member, listing)
+
+    async def _get_to_know(self, member: Member, listing: Listing | None) -> None:
+        """Whose tokens its prompts are, and where it publishes what it holds."""
+        engine, headers = member.engine, self._headers(member.engine)
+        try:
+            sources = None
+            if self._caches.wants_sources(engine.id):
+                sources = await self._prober.find_sources(engine, headers)
+            self._caches.follow(member, sources)
+            if listing is not None:
+                await self._prompts.meet(engine, listing.roots, self._prober, headers)
+        except EngineError as error:
+            # It was up a moment ago; the next probe asks again.
+            log.warning("engine %s is not known yet: %s", engine.id, error)
 
     def _note_failure(self, member: Member, error: EngineError) -> None:
         engine_id = member.engine.id

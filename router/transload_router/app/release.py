@@ -7,7 +7,7 @@ import logging
 from transload_router.app.headers import BODY_HEADERS
 from transload_router.app.request import GenerateRequest
 from transload_router.app.state import Router
-from transload_router.core.bodies.endpoints import RELEASE_PATH, release_body
+from transload_router.core.bodies.legs import RELEASE_PATH, release_body
 from transload_router.core.membership import Health, Verdict
 from transload_router.core.types import Engine, Role
 from transload_router.errors import EngineError, EngineUnreachable

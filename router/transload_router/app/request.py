@@ -19,6 +19,8 @@ from transload_router.core.bodies.members import (
     read_str,
     write_members,
 )
+from transload_router.core.index.approximate import Text
+from transload_router.core.prompt import Prompt
 from transload_router.core.types import Headers
 from transload_router.errors import BadRequest, EncodedBody
 
@@ -37,8 +39,13 @@ class GenerateRequest:
         model: The served model's name, None where the client gave none.
         local_reason: Why one engine must serve it, or None.
         only_decode: The one engine that can serve it, where earlier turns live there.
-        num_prompt_tokens: Estimate, for reservations.
-        num_answer_tokens: Estimate, for reservations.
+        num_prompt_tokens: Exact once `prompt` is known, before that an estimate.
+        num_answer_tokens: Estimate.
+        is_stream: Whether the answer is to be a stream.
+        session: What the client calls its session, or None.
+        prompt: Its token ids, where they are known.
+        prompt_source: Whence: "client", "router", "engine", or why they are not known.
+        text: The same as text, where some engine's cache is known by text alone.
         client_id: The client's X-Request-Id, only ever echoed.
         wants_explanation: Whether the answer's headers tell who did what.
         received: `perf_counter` when the body was whole; loops may tick in milliseconds.
@@ -56,10 +63,15 @@ class GenerateRequest:
     only_decode: str | None
     num_prompt_tokens: int
     num_answer_tokens: int
+    is_stream: bool
+    session: str | None
     client_id: bytes | None
     wants_explanation: bool
     received: float
     cork: Callable[[], None]
+    prompt: Prompt | None = None
+    prompt_source: str = "unread"
+    text: Text | None = None
 
 
 def clean(
@@ -121,8 +133,15 @@ def read_request(
         only_decode=None,
         num_prompt_tokens=sizes[0],
         num_answer_tokens=sizes[1],
+        is_stream=bytes(members.get("stream", b"")).strip() == b"true",
+        session=_session(headers, router.session_header),
         client_id=find(headers, REQUEST_ID),
         wants_explanation=find(headers, EXPLAIN) == b"1",
         received=received,
         cork=cork,
     )
+
+
+def _session(headers: Headers, name: bytes) -> str | None:
+    value = find(headers, name)
+    return value.decode("latin-1") if value else None

@@ -4,15 +4,20 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable, Coroutine, Iterator
+from time import monotonic
 from urllib.parse import urlsplit
 
 from transload_router.app.headers import HeaderPolicy
-from transload_router.app.metrics import EngineRow, Metrics
+from transload_router.app.metrics import CacheRow, EngineRow, Metrics
 from transload_router.app.owners import Owners
 from transload_router.core.handoff import HandoffPolicy
-from transload_router.core.load import Load
+from transload_router.core.index.approximate import ApproximateIndex
+from transload_router.core.index.index import Index
+from transload_router.core.kv_events.messages import StreamState
+from transload_router.core.load import DestinationKey
 from transload_router.core.membership import Fleet, Health
-from transload_router.core.policy import Candidate, LeastReserved, LegRequest, Policy
+from transload_router.core.policy import Ask, Chance, Destination, FleetView
+from transload_router.core.routing import Choice, Routing
 from transload_router.core.types import Address, Engine, Role
 from transload_router.errors import EngineUnreachable
 from transload_router.io.upstream import Timeouts, Upstream
@@ -33,15 +38,24 @@ class Router:
         for role, urls in ((Role.PREFILL, settings.prefill), (Role.DECODE, settings.decode)):
             for index, url in enumerate(urls):
                 self.fleet.add(Engine(f"{role}-{index}", role, parse_address(url)))
-        self.load = Load()
-        self.policy: Policy = LeastReserved(random.random)
+        self.chance: Chance = random.random
+        self.routing = Routing(self.chance, settings.policy)
+        self.load = self.routing.load
+        self.index = Index(settings.index_max_blocks)
+        self.texts = ApproximateIndex()
+        # How much is known of each cache that is followed; `app/caches` keeps it.
+        self.streams: dict[DestinationKey, StreamState] = {}
+        self.session_header = settings.session_header.lower().encode()
+        self._destinations: dict[str, list[Destination]] = {}
+        for member in self.fleet.members.values():
+            self.set_ranks(member.engine, 1)
         self.handoff_policy = HandoffPolicy(
             recompute_missing=settings.on_missing_handoff == "recompute",
             local_when_empty=settings.on_empty_prefill == "local",
             local_when_failed=settings.on_prefill_failure == "local",
         )
         self.headers = HeaderPolicy(settings)
-        self.metrics = Metrics(self._engine_rows)
+        self.metrics = Metrics(self._engine_rows, self._cache_rows)
         self.owners = Owners()
         self.aliases = settings.aliases()
         self.upstream: Upstream
@@ -89,17 +103,53 @@ class Router:
         """Releases and probes under way."""
         return len(self._tasks)
 
-    def choose(
-        self, request: LegRequest, avoid: frozenset[str], only: str | None = None
-    ) -> Engine | None:
-        """Choose an engine for a leg; `only` narrows the choice to one that must be it."""
-        members = self.fleet.candidates(request.role, request.model, avoid)
-        candidates = [
-            Candidate(member.engine, self.load.of(member.engine))
-            for member in members
-            if only is None or member.engine.id == only
+    def choose(self, ask: Ask, avoid: frozenset[str], only: str | None = None) -> Choice | None:
+        """Choose and reserve for a request; None where nobody can write its answer.
+
+        Args:
+            ask: The request.
+            avoid: Engines that failed it.
+            only: The one engine that may write its answer, where there is but one.
+        """
+        return self.routing.choose(ask, self.view(ask, avoid, only), monotonic())
+
+    def view(self, ask: Ask, avoid: frozenset[str], only: str | None = None) -> FleetView:
+        """Who may take a request's legs now; arguments as for `choose`."""
+        decode = self._able(Role.DECODE, ask.model, avoid)
+        if only is not None:
+            decode = [one for one in decode if one.engine.id == only]
+        may_split = ask.may_split and ask.handoff_from is None
+        prefill = self._able(Role.PREFILL, ask.model, avoid) if may_split else []
+        return FleetView(prefill, decode, self._can_pair)
+
+    def is_followed(self, key: DestinationKey) -> bool:
+        """Whether what the index says of a destination's cache is true."""
+        return self.streams.get(key) in (StreamState.EXACT, StreamState.DEGRADED)
+
+    def is_all_followed(self) -> bool:
+        """Whether that holds of every destination."""
+        return all(
+            self.is_followed(destination.key)
+            for ranks in self._destinations.values()
+            for destination in ranks
+        )
+
+    def _able(self, role: Role, model: str | None, avoid: frozenset[str]) -> list[Destination]:
+        return [
+            destination
+            for member in self.fleet.candidates(role, model, avoid)
+            for destination in self._destinations[member.engine.id]
         ]
-        return self.policy.choose(request, candidates)
+
+    def _can_pair(self, prefill: Destination, decode: Destination) -> bool:
+        return self.fleet.is_compatible(prefill.engine.id, decode.engine.id)
+
+    def set_ranks(self, engine: Engine, num_ranks: int) -> None:
+        """Say how many data-parallel ranks an engine has; each is a destination of its own."""
+        known = self._destinations.get(engine.id, [])
+        if len(known) != num_ranks or known[0].engine is not engine:
+            ranks = [Destination(engine, rank, num_ranks) for rank in range(num_ranks)]
+            self._destinations[engine.id] = ranks
 
     def has_other(self, role: Role, model: str | None, avoid: frozenset[str]) -> bool:
         """Whether an engine would be left after avoiding these."""
@@ -126,14 +176,19 @@ class Router:
 
     def _engine_rows(self) -> Iterator[EngineRow]:
         for member in self.fleet.members.values():
-            load = self.load.of(member.engine)
+            num_requests, num_tokens = self.load.of_engine(member.engine)
             yield (
                 member.engine.id,
                 member.engine.role.value,
-                load.num_requests,
-                load.num_tokens,
+                num_requests,
+                num_tokens,
                 member.health is not Health.DOWN,
             )
+
+    def _cache_rows(self) -> Iterator[CacheRow]:
+        for key, state in self.streams.items():
+            stats = self.index.stats(key)
+            yield (*key, state.value, stats.num_blocks if stats is not None else {})
 
 
 def _nobody_listens(_engine_id: str) -> None:

@@ -145,6 +145,22 @@ class Fleet:
         """All verdicts so far; a copy."""
         return dict(self._pairs)
 
+    def is_compatible(self, prefill: str, decode: str) -> bool:
+        """Whether decode can read what prefill writes.
+
+        Every pair is taken to be, until engines publish descriptors of their caches.
+        """
+        return True
+
+    def lacks(self, role: Role, model: str | None) -> bool:
+        """Whether no engine of a pool serves a model, down ones included, and all of them say so."""
+        pool = self._pools[role]
+        return (
+            bool(pool)
+            and self.is_known_model(model)
+            and all(m.models is not None and model not in m.models for m in pool)
+        )
+
     def judge_release(self, decode: str, verdict: Verdict) -> None:
         """Record whether a release sent through a decode engine frees prefill's blocks."""
         self._releases[decode] = verdict

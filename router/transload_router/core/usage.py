@@ -29,12 +29,30 @@ _DETAILS = ("prompt_tokens_details", "input_tokens_details")
 _ENVELOPES = ("response", "message")
 
 
-def is_carried(handoff: bytes | None) -> bool:
-    """Whether the handoff itself tells decode what prefill had cached."""
+def carried_tokens(handoff: bytes | None) -> int | None:
+    """What the handoff itself tells decode that prefill had cached; None where it does not."""
     if handoff is None or _CARRIED.encode() not in handoff:
-        return False
-    members = read_object(Raw(handoff))
-    return members is not None and not is_unset(members.get(_CARRIED))
+        return None
+    members = read_object(Raw(handoff)) or {}
+    return read_int(members.get(_CARRIED))
+
+
+def detailed_tokens(answer: Members) -> int | None:
+    """Cached tokens that an answer's usage gives in so many words; None where it does not."""
+    usage = read_object(answer.get("usage"))
+    if usage is None:
+        return None
+    for name in _DETAILS:
+        details = read_object(usage.get(name))
+        if details is not None:
+            return read_int(details.get("cached_tokens"))
+    return read_int(usage.get("cache_read_input_tokens"))
+
+
+def written_tokens(answer: Members) -> int | None:
+    """Tokens of the answer as its usage counts them."""
+    usage = read_object(answer.get("usage")) or {}
+    return read_int(usage.get("completion_tokens", usage.get("output_tokens")))
 
 
 def read_cached_tokens(answer: Members) -> int | None:

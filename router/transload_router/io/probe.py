@@ -8,13 +8,8 @@ from dataclasses import dataclass
 
 import httpx
 
-from transload_router.core.bodies.endpoints import (
-    ASK_HANDOFF,
-    COMPLETIONS,
-    HANDOFF_MEMBER,
-    RELEASE_PATH,
-    release_body,
-)
+from transload_router.core.bodies.endpoints import ASK_HANDOFF, COMPLETIONS, HANDOFF_MEMBER
+from transload_router.core.bodies.legs import RELEASE_PATH, release_body
 from transload_router.core.bodies.members import (
     NotAnObject,
     Raw,
@@ -26,8 +21,10 @@ from transload_router.core.bodies.members import (
     read_str,
     write_members,
 )
+from transload_router.core.tokens.asking import TOKENIZE_PATH
 from transload_router.core.types import Engine
 from transload_router.errors import EngineBadAnswer, EngineReset, EngineTimeout, EngineUnreachable
+from transload_router.io.events import BadSources, Source, read_sources
 
 _USAGE = re.compile(r"^vllm:kv_cache_usage_perc(?:\{[^}]*\})? ([0-9.eE+-]+)$", re.MULTILINE)
 _LOADED = re.compile(
@@ -46,6 +43,19 @@ class EngineGauges:
 
     kv_usage: float | None
     num_loaded_tokens: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """An engine's `/v1/models`.
+
+    Attributes:
+        bases: Model id to the id of its base model, None where it is no adapter.
+        roots: Of base models, where the engine has them from: a folder or a hub name.
+    """
+
+    bases: dict[str, str | None]
+    roots: dict[str, str]
 
 
 @functools.cache
@@ -74,21 +84,55 @@ class Prober:
         if answer.status_code != 200:
             raise EngineBadAnswer(engine.id, f"/health answers {answer.status_code}")
 
-    async def list_models(
-        self, engine: Engine, headers: Mapping[str, str]
-    ) -> dict[str, str | None] | None:
-        """What the engine serves, adapters with their base; None where it does not tell us."""
+    async def list_models(self, engine: Engine, headers: Mapping[str, str]) -> Listing | None:
+        """What the engine serves; None where it does not tell us.
+
+        Raises:
+            EngineError: No answer.
+        """
         answer = await self._request(engine, "GET", "/v1/models", headers)
         if answer.status_code != 200:
             return None
         top = read_object(Raw(answer.content)) or {}
         items = read_items(top.get("data", Raw(b"[]"))) or []
-        served: dict[str, str | None] = {}
+        listing = Listing({}, {})
         for fields in (read_object(item) or {} for item in items):
-            model_id = read_str(fields.get("id"))
-            if model_id is not None:
-                served[model_id] = read_str(fields.get("parent"))
-        return served
+            model_id, root = read_str(fields.get("id")), read_str(fields.get("root"))
+            if model_id is None:
+                continue
+            base = listing.bases[model_id] = read_str(fields.get("parent"))
+            if base is None and root is not None:
+                listing.roots[model_id] = root
+        return listing
+
+    async def find_sources(self, engine: Engine, headers: Mapping[str, str]) -> list[Source] | None:
+        """Where the engine publishes its KV events; None where it cannot say (before vLLM 0.30).
+
+        Raises:
+            EngineError: No answer, or one that makes no sense.
+        """
+        answer = await self._request(engine, "GET", "/kv_event_sources", headers)
+        if answer.status_code != 200:
+            return None
+        try:
+            return read_sources(answer.content, engine.address.host)
+        except BadSources as error:
+            raise EngineBadAnswer(engine.id, f"/kv_event_sources: {error}") from None
+
+    async def tokenize(
+        self, engine: Engine, headers: Mapping[str, str], body: bytes
+    ) -> bytes | None:
+        """Ask `/tokenize`; None where the engine refuses the question.
+
+        Raises:
+            EngineError: No usable answer.
+        """
+        answer = await self._post(engine, TOKENIZE_PATH, headers, body, None)
+        if 400 <= answer.status_code < 500:
+            return None
+        if answer.status_code != 200:
+            raise EngineBadAnswer(engine.id, f"{TOKENIZE_PATH} answers {answer.status_code}")
+        return answer.content
 
     async def read_gauges(self, engine: Engine, headers: Mapping[str, str]) -> EngineGauges:
         """Ask `/metrics`.

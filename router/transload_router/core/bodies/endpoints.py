@@ -18,12 +18,11 @@ Field names are those of vLLM 0.32.0, `entrypoints/**/protocol.py` and `sampling
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 from transload_router.core.bodies.members import (
     Members,
     Raw,
-    append_member,
-    encode_value,
     is_unset,
     read_int,
     read_items,
@@ -88,6 +87,11 @@ class Endpoint:
         side_doors: Nested objects that engines copy into `extra_args`, as paths.
         local_rules: First reason, if any, why one engine serves the whole request.
         length_members: Where a client limits its answer, for load estimates.
+        ids_go: How an engine is given the prompt as token ids instead of its text: within the
+            transfer parameters, as the prompt itself, or not at all. (vLLM 0.32.0; older engines
+            ignore the first.)
+        prompt_members: Members whose raw text the prompt is made of, in the order in which a
+            conversation grows.
     """
 
     name: str
@@ -100,6 +104,8 @@ class Endpoint:
     side_doors: tuple[tuple[str, ...], ...] = ()
     local_rules: tuple[LocalRule, ...] = ()
     length_members: tuple[str, ...] = ("max_tokens",)
+    ids_go: Literal["in_transfer", "as_prompt", "nowhere"] = "nowhere"
+    prompt_members: tuple[str, ...] = ("tools", "system", "messages")
 
 
 def _asks_for(*names: str) -> LocalRule:
@@ -198,6 +204,7 @@ CHAT = Endpoint(
         _truncated_to_fit,
     ),
     length_members=("max_completion_tokens", "max_tokens"),
+    ids_go="in_transfer",
 )
 COMPLETIONS = Endpoint(
     name="completions",
@@ -215,6 +222,8 @@ COMPLETIONS = Endpoint(
         _no_tokens_asked,
         _truncated_to_fit,
     ),
+    ids_go="as_prompt",
+    prompt_members=("prompt",),
 )
 RESPONSES = Endpoint(
     name="responses",
@@ -230,6 +239,7 @@ RESPONSES = Endpoint(
         _truncated_to_fit,
     ),
     length_members=("max_output_tokens",),
+    prompt_members=("tools", "instructions", "input"),
 )
 MESSAGES = Endpoint(
     name="messages",
@@ -260,6 +270,7 @@ GENERATE = Endpoint(
             _asks_for("skip_reading_prefix_cache"),
         ),
     ),
+    prompt_members=("token_ids",),
 )
 
 ENDPOINTS: Mapping[str, Endpoint] = {
@@ -270,38 +281,6 @@ ENDPOINTS: Mapping[str, Endpoint] = {
 def local_reason(endpoint: Endpoint, members: Members) -> str | None:
     """Why one engine must serve the whole request, or None where two may share it."""
     return next((reason for rule in endpoint.local_rules if (reason := rule(members))), None)
-
-
-def prefill_body(endpoint: Endpoint, members: Members) -> bytes:
-    """The prefill leg's body.
-
-    Args:
-        endpoint: The row.
-        members: The client's members after `strip_transfer`; not changed.
-    """
-    leg = dict(members)
-    leg[HANDOFF_MEMBER] = ASK_HANDOFF
-    if endpoint.sampling:
-        nested = read_nested(members.get(endpoint.sampling)) or {}
-        leg[endpoint.sampling] = Raw(write_members(_one_token(endpoint, nested)))
-    leg = _one_token(endpoint, leg, is_top_of_nested=bool(endpoint.sampling))
-    return write_members(leg)
-
-
-def _one_token(endpoint: Endpoint, fields: Members, *, is_top_of_nested: bool = False) -> Members:
-    """Apply the row to the object that holds the sampling fields."""
-    leg = {name: raw for name, raw in fields.items() if name not in endpoint.drops}
-    for name, raw in endpoint.if_present.items():
-        if name in leg:
-            leg[name] = raw
-    if not is_top_of_nested:
-        leg.update(endpoint.always)
-    return leg
-
-
-def decode_body(body: bytes, handoff: bytes | None) -> bytes:
-    """The decode leg's body: the client's bytes, and the handoff where there is one."""
-    return body if handoff is None else append_member(body, HANDOFF_MEMBER, handoff)
 
 
 # Paths outside the table may lead to any of its endpoints (`/invocations`).
@@ -364,23 +343,3 @@ def estimate_tokens(endpoint: Endpoint, members: Members, body_bytes: int) -> tu
 # a hundred. Not tuned: a learned answer length replaces them with the cost model.
 _UNLIMITED_ANSWER_TOKENS = 256
 _MAX_RESERVED_ANSWER_TOKENS = 1024
-
-RELEASE_PATH = COMPLETIONS.path
-
-
-def release_body(model: str, handoff: bytes) -> bytes:
-    """A completions request that a decode engine rejects before rendering, releasing `handoff`.
-
-    Beam search does not stream, so vLLM answers 400, and its rejection path tells prefill to
-    free the blocks (measured on 0.32.0; the wrapper is in 0.28, too).
-    """
-    return write_members(
-        {
-            "model": encode_value(model),
-            "prompt": Raw(b"[0]"),
-            "max_tokens": _ONE,
-            "stream": _TRUE,
-            "use_beam_search": _TRUE,
-            HANDOFF_MEMBER: Raw(handoff),
-        }
-    )

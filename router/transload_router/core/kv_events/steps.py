@@ -63,14 +63,14 @@ def is_overlap(m: Memory, e: Event) -> bool:
 
 def is_restart(m: Memory, e: Event) -> bool:
     """Live batches went back, and this one is younger than all that is known."""
-    if not isinstance(e, Live) or e.seq > m.last_live:
+    if not isinstance(e, Live) or (e.seq > m.last_live and not is_old(m, e)):
         return False
-    latest = m.recent[-1][1] if m.recent else None
+    known = [timestamp_s for _, timestamp_s in m.recent if timestamp_s is not None]
     if m.last_live in m.held:
         held = m.read(m.held[m.last_live])
-        latest = held.timestamp_s if held is not None else latest
+        known += [] if held is None else [held.timestamp_s]
     batch = m.read(e.payload)
-    return batch is not None and latest is not None and batch.timestamp_s > latest
+    return batch is not None and bool(known) and batch.timestamp_s > max(known)
 
 
 def is_known(m: Memory, e: Event) -> bool:

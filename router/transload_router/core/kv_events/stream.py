@@ -33,9 +33,9 @@ float64, tells them apart), it is; if the batch is another one, or is not there,
 restart is noticed even where the new publisher is further on than the old one was.
 
 *Live batches that go back.* PUB/SUB never repeats or reorders. After a replay the live batches
-that it already brought follow, ascending (overlap). Anything else that goes back is a restart if
-it is younger than what was applied last, a duplicate if it is known; and where neither is sure
-(a clock that was set back), the publisher is asked for a replay, which tells.
+that it already brought follow, ascending (overlap). A batch that goes back and is younger than what
+was applied last is a restart; anything else that goes back is a duplicate if it is known; and where
+neither is sure (a clock that was set back), the publisher is asked for a replay, which tells.
 
 For each (state, event) the table lists rows; the first row whose guard holds is taken. A row is
 (guard, actions, next state, reason). `SETTLED` is EXACT or DEGRADED, by rule 4. A pair that is not
@@ -115,29 +115,38 @@ Row = tuple[steps.Guard, tuple[steps.Action, ...], StreamState | None, Reason]
 
 S = StreamState
 SETTLED = None
-_RUNNING: dict[type, tuple[Row, ...]] = {
-    Subscribed: ((steps.always, (steps.drop_held, steps.request), S.REPLAYING, "subscribed"),),
-    Live: (
-        (steps.is_unplaced, (steps.place, steps.take), SETTLED, "first_batch"),
-        (steps.is_next_unreadable, (steps.take,), SETTLED, "bad_batch"),
-        (steps.is_next, (steps.take,), SETTLED, "cleared"),
-        (steps.is_beyond, (steps.count("gap"), steps.hold, steps.request), S.REPLAYING, "gap"),
-        (steps.is_overlap, (steps.skip,), SETTLED, "replayed"),
+
+
+def _late(state: StreamState) -> dict[tuple[StreamState, type], tuple[Row, ...]]:
+    """What is left of an abandoned answer means nothing."""
+    row: Row = (steps.always, (), state, "replayed")
+    return {(state, event): (row,) for event in (Replayed, ReplayEnded, ReplayFailed)}
+
+
+def _backwards(state: StreamState) -> tuple[Row, ...]:
+    """Live batches that neither follow nor leave a gap, outside a replay."""
+    return (
         (
             steps.is_restart,
             (steps.count("restart"), steps.forget, steps.hold, steps.request),
             S.REPLAYING,
             "restarted",
         ),
-        (steps.is_known, (steps.count("duplicate"),), SETTLED, "replayed"),
+        (steps.is_overlap, (steps.skip,), state, "replayed"),
+        (steps.is_known, (steps.count("duplicate"),), state, "replayed"),
         (steps.always, (steps.count("duplicate"), steps.request), S.REPLAYING, "doubt"),
-    ),
-    Unnumbered: ((steps.always, (steps.take_unnumbered,), SETTLED, "unnumbered"),),
-    Replayed: ((steps.always, (), SETTLED, "replayed"),),
-    ReplayEnded: ((steps.always, (), SETTLED, "replayed"),),
-    ReplayFailed: ((steps.always, (), SETTLED, "replayed"),),
-    SourceChanged: ((steps.always, (steps.forget,), S.COLD, "source_changed"),),
-}
+    )
+
+
+_GAP: Row = (
+    steps.is_beyond,
+    (steps.count("gap"), steps.hold, steps.request),
+    S.REPLAYING,
+    "gap",
+)
+_AGAIN: Row = (steps.always, (steps.drop_held, steps.request), S.REPLAYING, "subscribed")
+_OTHER: Row = (steps.always, (steps.forget,), S.COLD, "source_changed")
+_UNNUMBERED: Row = (steps.always, (steps.take_unnumbered,), S.DEGRADED, "unnumbered")
 TABLE: dict[tuple[StreamState, type], tuple[Row, ...]] = {
     (S.COLD, SnapshotLoaded): ((steps.always, (steps.take_position,), S.COLD, "subscribed"),),
     (S.COLD, Subscribed): ((steps.always, (steps.request,), S.REPLAYING, "subscribed"),),
@@ -145,14 +154,8 @@ TABLE: dict[tuple[StreamState, type], tuple[Row, ...]] = {
         (steps.is_first, (steps.take,), SETTLED, "first_batch"),
         (steps.always, (steps.hold, steps.request), S.REPLAYING, "first_batch"),
     ),
-    (S.COLD, Unnumbered): ((steps.always, (steps.take_unnumbered,), SETTLED, "unnumbered"),),
-    (S.COLD, SourceChanged): ((steps.always, (steps.forget,), S.COLD, "source_changed"),),
-    (S.COLD, Replayed): ((steps.always, (), S.COLD, "replayed"),),
-    (S.COLD, ReplayEnded): ((steps.always, (), S.COLD, "replayed"),),
-    (S.COLD, ReplayFailed): ((steps.always, (), S.COLD, "replayed"),),
-    (S.REPLAYING, Subscribed): (
-        (steps.always, (steps.drop_held, steps.request), S.REPLAYING, "subscribed"),
-    ),
+    (S.COLD, SourceChanged): (_OTHER,),
+    (S.REPLAYING, Subscribed): (_AGAIN,),
     (S.REPLAYING, Live): (
         (steps.is_known, (steps.count("duplicate"),), S.REPLAYING, "gap"),
         (
@@ -204,7 +207,25 @@ TABLE: dict[tuple[StreamState, type], tuple[Row, ...]] = {
         (steps.has_progress, (steps.request,), S.REPLAYING, "gap"),
         (steps.always, (steps.count("replay_failed"), steps.give_up), SETTLED, "replay_failed"),
     ),
-    (S.REPLAYING, Unnumbered): ((steps.always, (steps.take_unnumbered,), SETTLED, "unnumbered"),),
-    (S.REPLAYING, SourceChanged): ((steps.always, (steps.forget,), S.COLD, "source_changed"),),
-    **{(state, event): rows for state in (S.EXACT, S.DEGRADED) for event, rows in _RUNNING.items()},
+    (S.REPLAYING, SourceChanged): (_OTHER,),
+    (S.EXACT, Subscribed): (_AGAIN,),
+    (S.EXACT, Live): (
+        (steps.is_next_unreadable, (steps.take,), S.DEGRADED, "bad_batch"),
+        (steps.is_next, (steps.take,), S.EXACT, "replayed"),
+        _GAP,
+        *_backwards(S.EXACT),
+    ),
+    (S.EXACT, SourceChanged): (_OTHER,),
+    (S.DEGRADED, Subscribed): (_AGAIN,),
+    (S.DEGRADED, Live): (
+        (steps.is_unplaced, (steps.place, steps.take), SETTLED, "first_batch"),
+        (steps.is_next, (steps.take,), SETTLED, "cleared"),
+        _GAP,
+        *_backwards(S.DEGRADED),
+    ),
+    (S.DEGRADED, SourceChanged): (_OTHER,),
+    **{(state, Unnumbered): (_UNNUMBERED,) for state in StreamState},
+    **_late(S.COLD),
+    **_late(S.EXACT),
+    **_late(S.DEGRADED),
 }

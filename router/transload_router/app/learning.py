@@ -1,0 +1,107 @@
+"""What a request teaches as it goes: times for the cost model, hits for whoever predicted them."""
+
+import asyncio
+from time import monotonic
+
+from transload_router.app.choosing import expect_blocks
+from transload_router.app.request import GenerateRequest
+from transload_router.app.state import Router
+from transload_router.core.policy import Reason
+from transload_router.core.routing import Choice
+
+# Blocks that an engine reported and that no event told of are believed for so long; the engine
+# will not announce them again while it keeps them.
+LEARNED_S = 60.0
+
+
+class Learning:
+    """One request's lessons. Each is given at most once per choice.
+
+    Attributes:
+        num_cached_tokens: What the engine that read the prompt reported of its cache, once known.
+    """
+
+    def __init__(self, router: Router, request: GenerateRequest) -> None:
+        self._router = router
+        self._request = request
+        self._choice: Choice | None = None
+        self._num_chunks = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self.num_cached_tokens: int | None = None
+
+    def begin(self, choice: Choice) -> None:
+        """Another choice was made, and its legs begin."""
+        self._cancel_timer()
+        self._choice = choice
+        self._num_chunks = 0
+        reason = choice.decision.reason
+        self._router.metrics.decisions.add(reason.value)
+        if reason is not Reason.HANDED_OFF:
+            self.num_cached_tokens = None
+
+    def note_cached(self, num_tokens: int | None) -> None:
+        """The engine that read the prompt says how much it had; None where it does not."""
+        choice = self._choice
+        if num_tokens is None or choice is None or self.num_cached_tokens is not None:
+            return
+        self.num_cached_tokens = num_tokens
+        metrics, decision = self._router.metrics, choice.decision
+        predicted = decision.predicted.num_cached_tokens
+        metrics.cached_tokens.add("predicted", amount=predicted)
+        metrics.cached_tokens.add("reported", amount=num_tokens)
+        outcome = "exact" if predicted == num_tokens else "over"
+        metrics.predictions.add(self.basis, outcome if predicted >= num_tokens else "under")
+        source = decision.prefill or decision.decode
+        if num_tokens > predicted and self._request.prompt is not None:
+            # The engine will not announce again what it already has.
+            self._router.index.predict(
+                source.key, self._request.prompt, monotonic(), LEARNED_S, num_tokens
+            )
+
+    @property
+    def basis(self) -> str:
+        """What the prediction of cached tokens stands on."""
+        if self._request.prompt is None:
+            return "text"
+        decision = self._choice.decision if self._choice is not None else None
+        source = None if decision is None else (decision.prefill or decision.decode)
+        return "events" if source is not None and self._router.is_followed(source.key) else "text"
+
+    def note_sent(self, *, has_handoff: bool, is_stream: bool) -> None:
+        """Decode's request goes out now."""
+        choice = self._choice
+        if choice is None:
+            return
+        if has_handoff:
+            self._router.routing.observe_sent(choice, monotonic())
+            expect_blocks(self._router, self._request, choice.decision.decode, choice)
+        if not is_stream:
+            # Nobody tells when its first token is there; by then it no longer waits for a prefill.
+            seconds = 0.0 if has_handoff else choice.decision.predicted.first_token_s
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(seconds, lambda: choice.decode.prefilled(monotonic()))
+
+    def note_first_token(self) -> None:
+        """The first event of the answer has come."""
+        if self._choice is not None:
+            self._router.routing.observe_first_token(self._choice, monotonic())
+
+    def note_chunk(self) -> None:
+        """Another arrival of a stream."""
+        self._num_chunks += 1
+
+    def note_end(self, num_tokens: int | None) -> None:
+        """The answer is whole; `num_tokens` as it says itself, None where it does not."""
+        self._cancel_timer()
+        if self._choice is not None:
+            count = self._num_chunks if num_tokens is None else num_tokens
+            self._router.routing.observe_end(self._choice, monotonic(), count)
+
+    def close(self) -> None:
+        """Nothing more is to come."""
+        self._cancel_timer()
+
+    def _cancel_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None

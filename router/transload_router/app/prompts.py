@@ -1,0 +1,284 @@
+"""Prompts of requests as token ids: whose tokenizer reads them, and whether it may be believed."""
+
+import asyncio
+import logging
+from array import array
+from dataclasses import dataclass, field
+
+import msgspec
+
+from transload_router.app.request import GenerateRequest
+from transload_router.app.state import Router
+from transload_router.core.bodies.endpoints import Endpoint
+from transload_router.core.bodies.members import Members
+from transload_router.core.index.approximate import Text
+from transload_router.core.index.keys import Identity
+from transload_router.core.prompt import Prompt
+from transload_router.core.tokens.asking import TOKENIZE_PATH
+from transload_router.core.tokens.job import KnownTokens, Reason, Unknown
+from transload_router.core.tokens.read import read_prompt
+from transload_router.core.types import Engine, Role
+from transload_router.errors import (
+    ConfigError,
+    EngineBadAnswer,
+    EngineError,
+    EngineUnreachable,
+)
+from transload_router.io.probe import Prober
+from transload_router.io.tokenizer import (
+    EngineTokenizer,
+    LocalTokenizer,
+    PromptTokenizer,
+    check_exactness,
+    load_tokens,
+)
+
+log = logging.getLogger("transload")
+
+# Policies for which it matters who holds what.
+_READING = frozenset({"cost", "prefix", "session"})
+# Reasons for which prefill knows the ids of a prompt of text, and the router does not.
+ASKABLE = frozenset(
+    {
+        Reason.NO_TOKENIZER,
+        Reason.BUSY,
+        Reason.DEADLINE,
+        Reason.ENGINE,
+        Reason.RENDERER,
+        Reason.TEMPLATE_FAILED,
+        Reason.TOO_MUCH,
+    }
+)
+_ENCODER = msgspec.json.Encoder()
+
+
+@dataclass(slots=True)
+class _Model:
+    """One model's tokenizer.
+
+    Attributes:
+        own: The router's, None where it has none or may not use it.
+        is_exact: Whether an engine's answers to the probes were equal to its ids.
+        asked: The engine's, where the router's is not to be used.
+        checked: Engines that were asked.
+    """
+
+    own: LocalTokenizer | None = None
+    is_exact: bool = False
+    asked: EngineTokenizer | None = None
+    checked: set[tuple[str, int]] = field(default_factory=set)
+
+
+class Prompts:
+    """Reads prompts; one per router. `start` on its loop, `close` when done."""
+
+    def __init__(self, router: Router) -> None:
+        self._router = router
+        self._configured = router.settings.tokenizers()
+        self._models: dict[str, _Model] = {}
+        self._reads = router.settings.policy in _READING
+
+    def close(self) -> None:
+        """End all tokenizers."""
+        for model in self._models.values():
+            if model.own is not None:
+                model.own.close()
+
+    # Whose tokenizer.
+
+    async def meet(
+        self, engine: Engine, models: dict[str, str], prober: Prober, headers: dict[str, str]
+    ) -> None:
+        """An engine has answered a probe: load and check its base models' tokenizers.
+
+        Args:
+            engine: The engine.
+            models: Where it has its base models from, by name.
+            prober: To ask it.
+            headers: To ask it with.
+
+        Raises:
+            EngineError: It could not be asked.
+        """
+        if not self._reads:
+            return
+        for name, root in models.items():
+            identity = self._router.fleet.identity(name)
+            if identity is None:
+                continue
+            model = self._models.get(identity.model)
+            if model is None:
+                model = self._models[identity.model] = _Model()
+                await self._load(model, name, identity, root)
+            place = (engine.id, engine.generation)
+            if model.own is not None and place not in model.checked:
+                model.checked.add(place)
+                await self._check(model, name, engine, prober, headers)
+
+    async def _load(self, model: _Model, name: str, identity: Identity, root: str) -> None:
+        configured = self._configured_for(identity)
+        if configured == "none":
+            return
+        try:
+            # A large vocabulary takes a second.
+            tokens = await asyncio.to_thread(load_tokens, configured or root)
+        except ConfigError as error:
+            level = logging.ERROR if configured else logging.INFO
+            log.log(level, "no tokenizer for %s, prompts are matched as text: %s", name, error)
+            if configured:
+                self._router.defects.append(f"tokenizer of {name}: {error}")
+            return
+        model.own = LocalTokenizer(tokens)
+        log.info("tokenizer of %s: %s", name, configured or root)
+
+    def _configured_for(self, identity: Identity) -> str | None:
+        for name, folder in self._configured.items():
+            if name is None or self._router.fleet.identity(name) == Identity(identity.model):
+                return folder
+        return None
+
+    async def _check(
+        self, model: _Model, name: str, engine: Engine, prober: Prober, headers: dict[str, str]
+    ) -> None:
+        async def ask(body: bytes) -> bytes | None:
+            return await prober.tokenize(engine, headers, body)
+
+        assert model.own is not None
+        try:
+            verdict = await check_exactness(ask, model.own.tokens, name)
+        except (EngineError, ValueError) as error:
+            model.checked.discard((engine.id, engine.generation))
+            log.warning("the tokenizer of %s cannot be checked: %s", name, error)
+            return
+        if verdict.is_exact:
+            model.is_exact = True
+            log.info("tokenizer of %s: equal to that of %s", name, engine.id)
+            return
+        for mismatch in verdict.mismatches:
+            log.error("tokenizer of %s is not that of %s: %s", name, engine.id, mismatch)
+        self._distrust(model, name)
+
+    def _distrust(self, model: _Model, name: str) -> None:
+        assert model.own is not None
+        model.own.close()
+        model.own, model.is_exact = None, False
+        if self._router.settings.tokenizer_fallback == "engine":
+            model.asked = EngineTokenizer(_Asker(self._router, name), name)
+        log.error(
+            "prompts of %s are %s", name, "sent to engines to tokenise" if model.asked else "text"
+        )
+
+    # Reading.
+
+    async def read(self, request: GenerateRequest) -> None:
+        """Find a request's token ids, or its text, or neither."""
+        router = self._router
+        if not self._reads:
+            return
+        identity = router.fleet.identity(request.model) if request.model else None
+        if request.model is None and (only := router.fleet.only_model()) is not None:
+            identity = router.fleet.identity(only)
+        if identity is None:
+            request.prompt_source = "unknown_model"
+        else:
+            await self._read_tokens(request, identity)
+        router.metrics.prompts.add(request.prompt_source)
+        if request.prompt is None or not router.is_all_followed():
+            request.text = _read_text(request, identity or Identity(request.model or ""))
+        if request.prompt is not None:
+            request.num_prompt_tokens = request.prompt.num_tokens
+        elif request.text is not None:
+            estimate = request.text.num_bytes / router.texts.bytes_per_token
+            request.num_prompt_tokens = max(1, int(estimate))
+
+    async def _read_tokens(self, request: GenerateRequest, identity: Identity) -> None:
+        found = read_prompt(request.endpoint.name, request.members)
+        if isinstance(found, Unknown):
+            request.prompt_source = found.reason.value
+            return
+        if isinstance(found, KnownTokens):
+            request.prompt = Prompt(identity, found.tokens, found.cache_salt)
+            request.prompt_source = "client"
+            return
+        tokenizer, source = self._tokenizer(identity)
+        if tokenizer is None:
+            request.prompt_source = Reason.NO_TOKENIZER.value
+            return
+        prompt = await tokenizer.tokenize(found, identity)
+        if isinstance(prompt, Unknown):
+            request.prompt_source = prompt.reason.value
+            return
+        request.prompt, request.prompt_source = prompt, source
+
+    def _tokenizer(self, identity: Identity) -> tuple[PromptTokenizer | None, str]:
+        model = self._models.get(identity.model)
+        if model is None:
+            return None, ""
+        if model.own is not None:
+            return model.own, "router" if model.is_exact else "unchecked"
+        return model.asked, "engine"
+
+
+def given_ids(router: Router, request: GenerateRequest) -> bytes | None:
+    """The prompt's ids as a JSON array, where engines may be given them instead of the text."""
+    prompt = request.prompt
+    if prompt is None or request.endpoint.ids_go == "nowhere":
+        return None
+    if not router.settings.send_token_ids or request.prompt_source not in ("router", "engine"):
+        return None
+    ids = array("I")
+    ids.frombytes(prompt.tokens)
+    return _ENCODER.encode(ids.tolist())
+
+
+def wants_ids(router: Router, request: GenerateRequest) -> bool:
+    """Whether prefill is to tell the prompt's ids, for decode's sake."""
+    return (
+        router.settings.send_token_ids
+        and request.endpoint.ids_go == "in_transfer"
+        and request.prompt_source in ASKABLE
+    )
+
+
+def _read_text(request: GenerateRequest, identity: Identity) -> Text | None:
+    text = prompt_text(request.endpoint, request.members)
+    return Text(identity, text) if text else None
+
+
+def prompt_text(endpoint: Endpoint, members: Members) -> bytes:
+    """The raw text that a prompt is made of; a conversation's next turn begins with it."""
+    parts = [members[name] for name in endpoint.prompt_members if name in members]
+    # Without what closes a list or a string, which the next turn does not have there.
+    return b"\n".join([bytes(part).rstrip(b' \t\r\n]"') for part in parts])
+
+
+class _Asker:
+    """Asks whichever engine of a model is there; see `io.tokenizer.Ask`."""
+
+    def __init__(self, router: Router, model: str) -> None:
+        self._router = router
+        self._model = model
+
+    async def __call__(self, body: bytes) -> bytes | None:
+        router = self._router
+        members = router.fleet.candidates(Role.DECODE, self._model)
+        if not members:
+            raise EngineUnreachable(self._model, "no engine is there to tokenise")
+        engine = min(members, key=lambda one: router.load.of_engine(one.engine)).engine
+        credentials = router.headers.probe(engine.role)
+        block = b"".join([b"%b: %b\r\n" % header for header in credentials])
+        headers = b"content-type: application/json\r\n" + block
+        exchange = await router.upstream.send(engine, "POST", TOKENIZE_PATH, headers, body)
+        try:
+            answer, is_whole = await exchange.read_all(_MAX_ANSWER_BYTES)
+        finally:
+            exchange.release()
+        if 400 <= exchange.status < 500:
+            return None
+        if exchange.status != 200 or not is_whole:
+            raise EngineBadAnswer(engine.id, f"{TOKENIZE_PATH} answers {exchange.status}")
+        return answer
+
+
+# A million ids.
+_MAX_ANSWER_BYTES = 16 << 20
