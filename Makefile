@@ -31,9 +31,11 @@ test-soak: $(STAMP)  ## Full-size soak: 1,500 streams, 20,000 requests
 
 test-engine: $(STAMP)       ## The core matrix against the real vLLM on CPU (under 25 minutes)
 	$(BIN)/python tools/engine_env.py
-	$(BIN)/python -m pytest tests/engine -m engine
+	$(BIN)/python -m pytest tests/engine -m 'engine and not engine_full'
 
-test-engine-full: test-engine ## The same; the longer matrix joins here as it grows
+test-engine-full: $(STAMP)  ## All of it, also with two decode engines
+	$(BIN)/python tools/engine_env.py
+	$(BIN)/python -m pytest tests/engine -m engine
 
 demo: $(STAMP)       ## Two real engines and the router; ONESHOT=1 ends after one answer
 	$(BIN)/python tools/demo.py $(if $(ONESHOT),--oneshot)

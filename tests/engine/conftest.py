@@ -8,6 +8,7 @@ import httpx
 import pytest
 
 import engine_env
+from engine.routing_world import Fleet
 from engine.world import AT_ONCE_S, REQUEST_S, World, assert_idle
 from real_engine import launch
 from real_engine.launch import Engines, EngineSpec, Role
@@ -47,6 +48,29 @@ def world(engines: Engines, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     with RouterProcess([prefill.url], [decode.url], log) as router:
         router.wait_ready()
         yield World(prefill, decode, aggregated, router)
+
+
+@pytest.fixture(scope="session")
+def fleets(engines: Engines) -> dict[int, Fleet]:
+    """Fleets by their number of decode engines, as far as started; they end with the zygote."""
+    return {}
+
+
+@pytest.fixture(
+    params=[
+        pytest.param(1, id="2x1"),
+        pytest.param(2, id="2x2", marks=pytest.mark.engine_full),
+    ]
+)
+def fleet(request: pytest.FixtureRequest, engines: Engines, fleets: dict[int, Fleet]) -> Fleet:
+    """Two prefill engines and one or two decode engines, all with small and empty caches."""
+    num_decode: int = request.param
+    if num_decode not in fleets:
+        started = Fleet(engines, num_prefill=2, num_decode=num_decode)
+        started.wait_ready()
+        fleets[num_decode] = started
+    fleets[num_decode].forget()
+    return fleets[num_decode]
 
 
 @pytest.fixture(autouse=True)

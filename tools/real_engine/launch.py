@@ -172,7 +172,7 @@ class Engines:
             model: The model's folder, as `ensure_model` returns it.
             logs: A folder for ``zygote.log`` and one log per engine.
         """
-        self._model = model
+        self.model = model
         self._logs = logs
         self._running: list[Engine] = []
         self._sockets = tempfile.TemporaryDirectory(prefix="engines-")
@@ -227,7 +227,7 @@ class Engines:
         ports = ports or ports_for(spec)
         log = self._log_path(spec.name)
         request = {
-            "argv": spec.arguments(self._model, ports),
+            "argv": spec.arguments(self.model, ports),
             "env": {"VLLM_NIXL_SIDE_CHANNEL_PORT": str(ports.side_channel), **spec.env},
             "log": str(log),
         }
