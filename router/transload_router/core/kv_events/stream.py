@@ -144,18 +144,20 @@ _GAP: Row = (
     S.REPLAYING,
     "gap",
 )
-_AGAIN: Row = (steps.always, (steps.drop_held, steps.request), S.REPLAYING, "subscribed")
+_SUBSCRIBED: Row = (steps.always, (steps.request,), S.REPLAYING, "subscribed")
 _OTHER: Row = (steps.always, (steps.forget,), S.COLD, "source_changed")
 _UNNUMBERED: Row = (steps.always, (steps.take_unnumbered,), S.DEGRADED, "unnumbered")
 TABLE: dict[tuple[StreamState, type], tuple[Row, ...]] = {
     (S.COLD, SnapshotLoaded): ((steps.always, (steps.take_position,), S.COLD, "subscribed"),),
-    (S.COLD, Subscribed): ((steps.always, (steps.request,), S.REPLAYING, "subscribed"),),
+    (S.COLD, Subscribed): (_SUBSCRIBED,),
     (S.COLD, Live): (
         (steps.is_first, (steps.take,), SETTLED, "first_batch"),
         (steps.always, (steps.hold, steps.request), S.REPLAYING, "first_batch"),
     ),
     (S.COLD, SourceChanged): (_OTHER,),
-    (S.REPLAYING, Subscribed): (_AGAIN,),
+    (S.REPLAYING, Subscribed): (
+        (steps.always, (steps.drop_held, steps.request), S.REPLAYING, "subscribed"),
+    ),
     (S.REPLAYING, Live): (
         (steps.is_known, (steps.count("duplicate"),), S.REPLAYING, "gap"),
         (
@@ -181,7 +183,7 @@ TABLE: dict[tuple[StreamState, type], tuple[Row, ...]] = {
             "restarted",
         ),
         (steps.is_check, (steps.confirm,), S.REPLAYING, "gap"),
-        (steps.is_old, (steps.skip,), S.REPLAYING, "gap"),
+        (steps.is_old, (), S.REPLAYING, "gap"),
         (
             steps.starts_late,
             (steps.count("truncated"), steps.place, steps.take),
@@ -208,7 +210,7 @@ TABLE: dict[tuple[StreamState, type], tuple[Row, ...]] = {
         (steps.always, (steps.count("replay_failed"), steps.give_up), SETTLED, "replay_failed"),
     ),
     (S.REPLAYING, SourceChanged): (_OTHER,),
-    (S.EXACT, Subscribed): (_AGAIN,),
+    (S.EXACT, Subscribed): (_SUBSCRIBED,),
     (S.EXACT, Live): (
         (steps.is_next_unreadable, (steps.take,), S.DEGRADED, "bad_batch"),
         (steps.is_next, (steps.take,), S.EXACT, "replayed"),
@@ -216,7 +218,7 @@ TABLE: dict[tuple[StreamState, type], tuple[Row, ...]] = {
         *_backwards(S.EXACT),
     ),
     (S.EXACT, SourceChanged): (_OTHER,),
-    (S.DEGRADED, Subscribed): (_AGAIN,),
+    (S.DEGRADED, Subscribed): (_SUBSCRIBED,),
     (S.DEGRADED, Live): (
         (steps.is_unplaced, (steps.place, steps.take), SETTLED, "first_batch"),
         (steps.is_next, (steps.take,), SETTLED, "cleared"),
