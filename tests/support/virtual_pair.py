@@ -137,3 +137,28 @@ def _complete(
     answer = [token for output in outputs for token in output.token_ids]
     blocks = len(handed["remote_block_ids"][0]) if handed else None
     return {"answer": answer, "cached_tokens": cached, "num_handoff_blocks": blocks}, handed
+
+
+_FACTS = ("do", "engine", "leg", "cached_tokens", "num_handoff_blocks", "success")
+
+
+def facts(line: Line) -> Line:
+    """What an action came to, its events aside."""
+    return {name: line.get(name) for name in _FACTS}
+
+
+def comparable_events(line: Line) -> list[Line]:
+    """An action's events, with an answer's tokens by their places in it, since models differ."""
+    prompt, answer = line.get("prompt", []), line.get("answer", [])
+    return [_placed(event, prompt, [*prompt, *answer]) for event in line.get("events", ())]
+
+
+def _placed(event: Line, prompt: list[int], whole: list[int]) -> Line:
+    if "token_ids" not in event:
+        return event
+    tokens = event["token_ids"]
+    starts = range(0, len(whole), event["block_size"])
+    start = next(at for at in starts if whole[at : at + len(tokens)] == tokens)
+    end = start + len(tokens)
+    places = [*prompt[start:end], *(-at for at in range(max(start, len(prompt)), end))]
+    return {**event, "token_ids": places}
