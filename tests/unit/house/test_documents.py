@@ -45,7 +45,7 @@ def test_links_in_the_documents_lead_somewhere() -> None:
 def test_the_metric_table_is_whole() -> None:
     design = (HOUSE / "router" / "DESIGN.md").read_text()
     told = set(re.findall(r"`(transload_[a-z_]+)`", design))
-    metrics = Metrics(lambda: iter(()))
+    metrics = Metrics(lambda: iter(()), lambda: iter(()))
     made = set(re.findall(r"^# TYPE (\S+)", metrics.render().decode(), re.M))
     assert told == made
 

@@ -13,16 +13,19 @@ from transload_router.core.bodies.endpoints import (
     ENDPOINTS,
     GENERATE,
     MESSAGES,
-    RELEASE_PATH,
     RESPONSES,
     TRANSFER_MEMBERS,
     Endpoint,
-    decode_body,
     estimate_tokens,
     local_reason,
-    prefill_body,
-    release_body,
     strip_transfer,
+)
+from transload_router.core.bodies.legs import (
+    RELEASE_PATH,
+    decode_body,
+    prefill_body,
+    read_token_ids,
+    release_body,
 )
 from transload_router.core.bodies.members import read_members
 from transload_router.core.types import Dialect
@@ -349,13 +352,74 @@ BODIES = (
 
 @pytest.mark.parametrize("body", BODIES)
 def test_decode_is_the_clients_bytes_and_the_handoff(body: bytes) -> None:
-    assert decode_body(body, None) == body
-    whole = decode_body(body, HANDOFF)
+    members = read_members(body)
+    assert decode_body(CHAT, body, members, None) == body
+    whole = decode_body(CHAT, body, members, HANDOFF)
     insertion = b'"kv_transfer_params":' + HANDOFF
     at = whole.index(insertion)
     before, after = whole[:at], whole[at + len(insertion) :]
     assert before.removesuffix(b",") + after == body
     assert json.loads(whole)["kv_transfer_params"] == json.loads(HANDOFF)
+
+
+# Token ids in place of text.
+
+IDS = b"[1,2,3]"
+
+
+def test_chats_are_given_ids_within_the_transfer_parameters() -> None:
+    body = b'{"messages":[{"role":"user","content":"hi"}],"max_tokens":9}'
+    members = read_members(body)
+    prefill = json.loads(prefill_body(CHAT, members, IDS))
+    assert prefill["kv_transfer_params"]["prompt_token_ids"] == [1, 2, 3]
+    assert prefill["kv_transfer_params"]["do_remote_decode"] is True
+    assert prefill["messages"] == [{"role": "user", "content": "hi"}]
+    decode = json.loads(decode_body(CHAT, body, members, HANDOFF, IDS))
+    assert decode["kv_transfer_params"] == {**json.loads(HANDOFF), "prompt_token_ids": [1, 2, 3]}
+    alone = decode_body(CHAT, body, members, None, IDS)
+    assert alone == body[:-1] + b',"kv_transfer_params":{"prompt_token_ids":[1,2,3]}}'
+
+
+def test_completions_are_given_ids_as_the_prompt() -> None:
+    body = b'{"prompt":"hi","seed":18446744073709551615}'
+    members = read_members(body)
+    assert json.loads(prefill_body(COMPLETIONS, members, IDS))["prompt"] == [1, 2, 3]
+    whole = decode_body(COMPLETIONS, body, members, HANDOFF, IDS)
+    assert whole == (
+        b'{"prompt":[1,2,3],"seed":18446744073709551615,"kv_transfer_params":' + HANDOFF + b"}"
+    )
+
+
+@pytest.mark.parametrize("endpoint", [RESPONSES, MESSAGES, GENERATE])
+def test_other_endpoints_are_given_no_ids(endpoint: Endpoint) -> None:
+    body = b'{"input":"hi"}'
+    members = read_members(body)
+    assert prefill_body(endpoint, members, IDS) == prefill_body(endpoint, members)
+    assert decode_body(endpoint, body, members, None, IDS) == body
+
+
+def test_prefill_is_asked_for_ids() -> None:
+    members = read_members(b'{"messages":[],"return_token_ids":false}')
+    asked = json.loads(prefill_body(CHAT, members, wants_token_ids=True))
+    assert asked["return_token_ids"] is True
+    assert "return_token_ids" not in json.loads(prefill_body(CHAT, members))
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "answer", "ids"),
+    [
+        (CHAT, b'{"prompt_token_ids":[7,8],"choices":[]}', b"[7,8]"),
+        (CHAT, b'{"prompt_token_ids":null}', None),
+        (CHAT, b'{"choices":[{"prompt_token_ids":[7]}]}', None),
+        (COMPLETIONS, b'{"choices":[{"prompt_token_ids":[7]}]}', b"[7]"),
+        (COMPLETIONS, b'{"choices":[]}', None),
+        (COMPLETIONS, b'{"prompt_token_ids":[7]}', None),
+    ],
+)
+def test_ids_are_read_from_prefills_answer(
+    endpoint: Endpoint, answer: bytes, ids: bytes | None
+) -> None:
+    assert read_token_ids(endpoint, read_members(answer)) == ids
 
 
 # What clients may not set.

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from transload_router.app.metrics import EngineRow, Metrics, Tally, Times
+from transload_router.app.metrics import CacheRow, EngineRow, Metrics, Tally, Times
 
 ROWS: list[EngineRow] = [
     ("prefill-0", "prefill", 2, 300, True),
@@ -14,6 +14,10 @@ ROWS: list[EngineRow] = [
 
 def rows() -> Iterator[EngineRow]:
     return iter(ROWS)
+
+
+def no_caches() -> Iterator[CacheRow]:
+    return iter(())
 
 
 def page(metrics: Metrics) -> dict[str, dict[tuple[str, ...], float]]:
@@ -62,7 +66,7 @@ def test_times_fall_into_buckets_whose_bounds_belong_to_them() -> None:
 
 def test_each_attribute_is_the_series_of_its_name() -> None:
     """The tables of names are unpacked by position."""
-    metrics = Metrics(rows)
+    metrics = Metrics(rows, no_caches)
     metrics.requests.add("chat", "m", "200")
     metrics.errors.add("decode", "engine_reset", "decode-0")
     metrics.paths.add("chat", "local", "logprobs")
@@ -70,6 +74,12 @@ def test_each_attribute_is_the_series_of_its_name() -> None:
     metrics.retries.add("prefill")
     metrics.handoffs.add("issued")
     metrics.released.add("lease")
+    metrics.decisions.add("split")
+    metrics.prompts.add("router")
+    metrics.cached_tokens.add("predicted", amount=64)
+    metrics.predictions.add("events", "exact")
+    metrics.kv_events.add("prefill-0", "gap")
+    metrics.snapshots.add("loaded")
     metrics.ttft.observe(0.2, "chat")
     metrics.leg_seconds.observe(3.0, "prefill", "prefill-0")
     metrics.chunk_times.observe(0.02, "messages")
@@ -81,14 +91,30 @@ def test_each_attribute_is_the_series_of_its_name() -> None:
     assert samples["transload_retries_total"] == {("prefill",): 1}
     assert samples["transload_handoffs_total"] == {("issued",): 1}
     assert samples["transload_handoffs_released_total"] == {("lease",): 1}
+    assert samples["transload_decisions_total"] == {("split",): 1}
+    assert samples["transload_prompts_total"] == {("router",): 1}
+    assert samples["transload_cached_tokens_total"] == {("predicted",): 64}
+    assert samples["transload_cache_predictions_total"] == {("events", "exact"): 1}
+    assert samples["transload_kv_stream_events_total"] == {("prefill-0", "gap"): 1}
+    assert samples["transload_index_snapshots_total"] == {("loaded",): 1}
     assert samples["transload_time_to_first_token_seconds_sum"] == {("chat",): 0.2}
     assert samples["transload_leg_seconds_sum"] == {("prefill-0", "prefill"): 3.0}
     assert samples["transload_inter_chunk_seconds_sum"] == {("messages",): 0.02}
 
 
+def test_caches_are_read_from_the_live_index() -> None:
+    caches: list[CacheRow] = [("prefill-0", 1, "exact", {"GPU": 5, "CPU": 2})]
+    samples = page(Metrics(rows, lambda: iter(caches)))
+    assert samples["transload_kv_stream_state"] == {("prefill-0", "1", "exact"): 1}
+    assert samples["transload_index_blocks"] == {
+        ("prefill-0", "1", "GPU"): 5,
+        ("prefill-0", "1", "CPU"): 2,
+    }
+
+
 def test_engines_are_read_from_the_live_tables() -> None:
     live: list[EngineRow] = list(ROWS)
-    metrics = Metrics(lambda: iter(live))
+    metrics = Metrics(lambda: iter(live), no_caches)
     samples = page(metrics)
     p, d = ("prefill-0", "prefill"), ("decode-0", "decode")
     assert samples["transload_engine_requests_in_flight"] == {p: 2, d: 0}
@@ -99,7 +125,7 @@ def test_engines_are_read_from_the_live_tables() -> None:
 
 
 def test_requests_in_flight() -> None:
-    metrics = Metrics(rows)
+    metrics = Metrics(rows, no_caches)
     metrics.in_flight.enter("chat")
     metrics.in_flight.enter("chat")
     metrics.in_flight.enter("other")
@@ -109,7 +135,7 @@ def test_requests_in_flight() -> None:
 
 
 def test_a_gone_engine_takes_its_series_along() -> None:
-    metrics = Metrics(rows)
+    metrics = Metrics(rows, no_caches)
     for engine in ("decode-0", "decode-1"):
         metrics.errors.add("decode", "engine_reset", engine)
         metrics.leg_seconds.observe(1.0, "decode", engine)
@@ -120,7 +146,7 @@ def test_a_gone_engine_takes_its_series_along() -> None:
 
 
 def test_label_values_of_any_kind_leave_a_page_that_can_be_read() -> None:
-    metrics = Metrics(rows)
+    metrics = Metrics(rows, no_caches)
     odd = 'quote " backslash \\ newline \n 漢'
     metrics.requests.add("chat", odd, "200")
     assert page(metrics)["transload_requests_total"] == {("200", "chat", odd): 1}

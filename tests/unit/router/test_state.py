@@ -5,17 +5,22 @@ from typing import Any
 
 import httpx
 import pytest
+from msgspec.structs import replace
 
 from transload_router.app import create_app
+from transload_router.app.caches import Caches
 from transload_router.app.probing import Probing
+from transload_router.app.prompts import Prompts
 from transload_router.app.state import Router, parse_address
 from transload_router.core.membership import Health
-from transload_router.core.policy import LegRequest
+from transload_router.core.policy import Ask
+from transload_router.core.routing import Choice
 from transload_router.core.types import Address, Role
 from transload_router.errors import EngineUnreachable
 from transload_router.settings import Settings
 
-DECODE = LegRequest(Role.DECODE, None, 1, 1)
+ALONE = Ask(num_prompt_tokens=1, may_split=False)
+BOTH = Ask(num_prompt_tokens=1000)
 
 
 def settings(**more: Any) -> Settings:
@@ -53,18 +58,45 @@ def test_engines_are_named_by_pool_and_place() -> None:
     assert router.fleet.engine("decode-1").address == Address("d", 2)
 
 
+def decode_of(choice: Choice | None) -> str | None:
+    return choice.decision.decode.engine.id if choice is not None else None
+
+
 def test_choice_is_narrowed_by_only_and_avoid() -> None:
     router = Router(settings())
     for _ in range(20):
-        only = router.choose(DECODE, frozenset(), "decode-1")
-        other = router.choose(DECODE, frozenset({"decode-1"}))
-        assert only is router.fleet.engine("decode-1")
-        assert other is router.fleet.engine("decode-0")
-    assert router.choose(DECODE, frozenset({"decode-1"}), "decode-1") is None
+        assert decode_of(router.choose(ALONE, frozenset(), "decode-1")) == "decode-1"
+        assert decode_of(router.choose(ALONE, frozenset({"decode-1"}))) == "decode-0"
+    assert router.choose(ALONE, frozenset({"decode-1"}), "decode-1") is None
     router.fleet.mark_down("decode-1", "x")
-    assert router.choose(DECODE, frozenset(), "decode-1") is None
+    assert router.choose(ALONE, frozenset(), "decode-1") is None
     assert router.has_other(Role.DECODE, None, frozenset())
     assert not router.has_other(Role.DECODE, None, frozenset({"decode-0"}))
+
+
+def test_prefill_is_in_view_only_where_it_may_take_a_leg() -> None:
+    router = Router(settings())
+
+    def prefills(ask: Ask, avoid: frozenset[str] = frozenset()) -> list[str]:
+        return [one.engine.id for one in router.view(ask, avoid).prefill]
+
+    assert prefills(BOTH) == ["prefill-0"]
+    assert prefills(ALONE) == []
+    assert prefills(replace(BOTH, handoff_from=("prefill-0", 0))) == []
+    assert prefills(BOTH, frozenset({"prefill-0"})) == []
+
+
+def test_ranks_are_destinations_of_their_own() -> None:
+    router = Router(settings())
+    engine = router.fleet.engine("decode-0")
+    router.set_ranks(engine, 2)
+    keys = [one.key for one in router.view(ALONE, frozenset()).decode]
+    assert keys == [("decode-0", 0), ("decode-0", 1), ("decode-1", 0)]
+    before = router.view(ALONE, frozenset()).decode[0]
+    router.set_ranks(engine, 2)
+    assert router.view(ALONE, frozenset()).decode[0] is before
+    router.set_ranks(engine, 1)
+    assert len(router.view(ALONE, frozenset()).decode) == 2
 
 
 def test_only_where_nobody_listens_an_engine_is_down() -> None:
@@ -142,7 +174,7 @@ async def test_a_probe_that_dies_of_a_defect_is_seen(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(Probing, "_ask", broken)
     router = Router(Settings(decode=["d:1"]))
     router.start()
-    probing = Probing(router)
+    probing = Probing(router, Prompts(router), Caches(router))
     probing.start()
     await asyncio.wait(probing._tasks, return_when=asyncio.FIRST_COMPLETED)
     await asyncio.sleep(0)

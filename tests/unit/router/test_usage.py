@@ -1,11 +1,19 @@
 """Cached-token counts: replaced where they stand, and nothing else touched."""
 
 import json
+from typing import Any
 
 import pytest
 
 from transload_router.core.bodies.members import read_members
-from transload_router.core.usage import is_carried, patch_answer, patch_event, read_cached_tokens
+from transload_router.core.usage import (
+    carried_tokens,
+    detailed_tokens,
+    patch_answer,
+    patch_event,
+    read_cached_tokens,
+    written_tokens,
+)
 
 # Answers as engines write them, with %d for the figures that may change.
 CHAT = (
@@ -138,18 +146,41 @@ def test_done_and_comments() -> None:
 @pytest.mark.parametrize(
     ("handoff", "carried"),
     [
-        (None, False),
-        (b"{}", False),
-        (b'{"remote_prefill_cached_tokens":null}', False),
-        (b'{"remote_prefill_cached_tokens":0}', True),
-        (b'{"remote_prefill_cached_tokens":256}', True),
-        (b'{"remote_host":"remote_prefill_cached_tokens"}', False),
-        (b'{"nested":{"remote_prefill_cached_tokens":1}}', False),
-        (b"[]", False),
+        (None, None),
+        (b"{}", None),
+        (b'{"remote_prefill_cached_tokens":null}', None),
+        (b'{"remote_prefill_cached_tokens":0}', 0),
+        (b'{"remote_prefill_cached_tokens":256}', 256),
+        (b'{"remote_host":"remote_prefill_cached_tokens"}', None),
+        (b'{"nested":{"remote_prefill_cached_tokens":1}}', None),
+        (b"[]", None),
     ],
 )
-def test_carried(handoff: bytes | None, carried: bool) -> None:
-    assert is_carried(handoff) is carried
+def test_carried(handoff: bytes | None, carried: int | None) -> None:
+    assert carried_tokens(handoff) == carried
+
+
+@pytest.mark.parametrize(
+    ("usage", "cached"),
+    [
+        (None, None),
+        ({}, None),
+        ({"prompt_tokens": 5}, None),
+        ({"prompt_tokens_details": None}, None),
+        ({"prompt_tokens_details": {"cached_tokens": 0}}, 0),
+        ({"prompt_tokens_details": {"cached_tokens": 64}}, 64),
+        ({"input_tokens_details": {"cached_tokens": 64}}, 64),
+        ({"cache_read_input_tokens": 64, "input_tokens": 3}, 64),
+    ],
+)
+def test_only_what_usage_says_in_so_many_words(usage: Any, cached: int | None) -> None:
+    assert detailed_tokens(read_members(json.dumps({"usage": usage}).encode())) == cached
+
+
+def test_tokens_of_an_answer() -> None:
+    assert written_tokens(read_members(b'{"usage":{"completion_tokens":7}}')) == 7
+    assert written_tokens(read_members(b'{"usage":{"output_tokens":7}}')) == 7
+    assert written_tokens(read_members(b'{"usage":null}')) is None
 
 
 @pytest.mark.parametrize(
