@@ -90,8 +90,7 @@ class Encoder:
             Each segment and where it begins.
         """
         begin = start
-        assert self._pattern is not None
-        for match in self._pattern.finditer(text, start):
+        for match in self._pattern.finditer(text, start) if self._pattern else ():
             if match.group() in self._plain:
                 yield (seam, text[begin : match.start()]), begin
                 seam, begin = match.group(), match.end()

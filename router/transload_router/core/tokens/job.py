@@ -133,7 +133,7 @@ class ChatJob(msgspec.Struct, frozen=True):
 TokenizeJob = TextJob | ChatJob
 
 
-class Unreadable(ValueError):
+class Unreadable(Exception):
     """Ends the reading of a prompt; `read_prompt` turns it into `Unknown`."""
 
     def __init__(self, reason: Reason) -> None:

@@ -90,7 +90,6 @@ class Template:
     Attributes:
         content_format: What messages' content looks like to it.
         knows_developers: Whether it has a developer role; else developers speak as the system.
-        reads_clock: Whether the same conversation may render differently at another time.
     """
 
     def __init__(
@@ -112,16 +111,16 @@ class Template:
             extensions=[_Generation, jinja2.ext.loopcontrols],
         )
         environment.filters["tojson"] = _tojson
+        tree = environment.parse(source)
+        # Before the functions below are known: the engine lets arguments hide them.
+        self._given = jinja2.meta.find_undeclared_variables(tree) | _ALWAYS_GIVEN
         environment.globals["raise_exception"] = _raise_exception
         environment.globals["strftime_now"] = strftime_now
-        tree = environment.parse(source)
         self._source = source
         self._compiled = environment.from_string(source)
         self._bounds = bounds or Bounds()
-        self._variables = jinja2.meta.find_undeclared_variables(tree)
         self.content_format = content_format.detect(tree)
         self.knows_developers = '"developer"' in source or "'developer'" in source
-        self.reads_clock = "strftime_now" in self._variables
 
     def render(
         self,
@@ -146,7 +145,7 @@ class Template:
             raise Unreadable(Reason.INVALID)
         if len(conversation) > self._bounds.num_messages:
             raise Unreadable(Reason.TOO_MUCH)
-        given = {k: v for k, v in arguments.items() if k in self._variables | _ALWAYS_GIVEN}
+        given = {k: v for k, v in arguments.items() if k in self._given}
         goes_on = given.pop("continue_final_message", False)
         context = {
             **special_tokens,
