@@ -27,10 +27,17 @@ class ZmqPublisher:
         ends: Whether answers have an end marker.
     """
 
-    def __init__(self, port: int = 0, replay_port: int = 0, *, buffer_steps: int = 10_000) -> None:
+    def __init__(
+        self,
+        port: int = 0,
+        replay_port: int = 0,
+        *,
+        buffer_steps: int = 10_000,
+        hwm: int = 100_000,
+    ) -> None:
         self.context = zmq.asyncio.Context()
         self.pub = self.context.socket(zmq.PUB)
-        self.pub.set_hwm(100_000)
+        self.pub.set_hwm(hwm)
         self.router = self.context.socket(zmq.ROUTER)
         # As the real one does: on shutdown nothing lingers.
         self.pub.linger = self.router.linger = 0

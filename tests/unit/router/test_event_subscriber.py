@@ -1,16 +1,21 @@
 """Subscriptions against a publisher with real sockets, and what it may do wrong."""
 
+import asyncio
+import itertools
+import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
 import uvloop
+import zmq
 
 from support.waiting import until
 from support.zmq_publisher import CLEARED, ZmqPublisher, batch, removed, stored
 from transload_router.core.kv_events.events import Cleared, Event, Removed, Stored
-from transload_router.core.kv_events.messages import StreamState
+from transload_router.core.kv_events.messages import SnapshotLoaded, StreamState
 from transload_router.io.events import EventSubscriber, Limits, Source
 
 COLD, REPLAYING, EXACT, DEGRADED = StreamState
@@ -184,6 +189,191 @@ async def test_a_lost_connection_to_the_same_publisher_loses_nothing() -> None:
         publisher.pub.bind(publisher.endpoint)
         await until(lambda: sink.is_settled(EXACT, 1, 2), "reconnected and replayed")
         assert sink.counts["restart"] == sink.counts["clear"] == 0
+
+
+async def test_ranks_are_told_apart_by_subscription() -> None:
+    async with publishing() as first, publishing() as second:
+        sources = (source_of(first), source_of(second, rank=1))
+        async with subscribing(*sources) as (subscriber, sink):
+            # Both say rank 0 and the same topic.
+            await first.publish(batch(1.0, stored(1)))
+            await second.publish(batch(1.0, stored(2)))
+            await until(lambda: sink.is_settled(EXACT, 1), "rank 0")
+            await until(lambda: sink.is_settled(EXACT, 2, key=("p0", 1)), "rank 1")
+            await second.publish(batch(2.0, CLEARED))
+            await until(lambda: sink.holds(key=("p0", 1)), "cleared")
+            assert sink.holds(1)
+            assert subscriber.states() == {KEY: EXACT, ("p0", 1): EXACT}
+
+
+async def test_a_publisher_that_comes_up_later() -> None:
+    async with publishing() as placeholder:
+        ports = placeholder.ports
+        source = source_of(placeholder)
+    async with subscribing(source) as (_, sink):
+        assert sink.history == [(KEY, COLD, "added")]
+        publisher = ZmqPublisher(*ports)
+        try:
+            await until(lambda: sink.is_settled(EXACT), "there")
+        finally:
+            await publisher.close()
+        await until(lambda: sink.counts["disconnected"], "gone")
+        # Nothing is known to be wrong, so nothing is forgotten.
+        assert sink.state[KEY] is EXACT
+
+
+async def test_engines_come_and_go_by_generation() -> None:
+    async with publishing() as old, publishing() as new:
+        await old.publish(batch(1.0, stored(1)))
+        await new.publish(batch(1.0, stored(2)))
+        async with subscribing(source_of(old)) as (subscriber, sink):
+            await until(lambda: sink.is_settled(EXACT, 1), "generation 1")
+            sink.clear(KEY)
+            assert subscriber.add("p0", 2, [source_of(new)])
+            await until(lambda: sink.is_settled(EXACT, 2), "generation 2")
+            assert not subscriber.add("p0", 1, [source_of(old)])
+            subscriber.remove("p0", 1)
+            await old.publish(batch(2.0, stored(3)))
+            await new.publish(batch(2.0, stored(4)))
+            await until(lambda: sink.holds(2, 4), "still generation 2, and it alone")
+            subscriber.remove("p0", 2)
+            num_events = sink.num_events
+            await new.publish(batch(3.0, stored(5)))
+            assert subscriber.states() == {}
+            assert subscriber.add("p0", 3, [source_of(new)])
+            await until(lambda: sink.is_settled(EXACT, 2, 4, 5), "generation 3")
+            # All three batches by replay; none came to the one that was removed.
+            assert sink.num_events == num_events + 3
+
+
+async def test_a_snapshot_is_a_start() -> None:
+    async with publishing(buffer_steps=2) as publisher:
+        for seq in range(3):
+            await publisher.publish(batch(float(seq), stored(seq)))
+        async with subscribing() as (subscriber, sink):
+            position = SnapshotLoaded(1, 1.0, True)
+            sink.apply(KEY, Stored([0, 1], None, [], 0))
+            subscriber.add("p0", 1, [source_of(publisher)], {0: position})
+            await until(lambda: sink.is_settled(EXACT, 0, 1, 2), "what came since")
+            assert sink.num_events == 2
+            assert subscriber.positions() == {KEY: SnapshotLoaded(2, 2.0, True)}
+
+
+@pytest.mark.parametrize("is_numbered", [True, False])
+async def test_messages_of_fewer_frames(is_numbered: bool) -> None:
+    async with publishing() as publisher, subscribing(source_of(publisher)) as (_, sink):
+        await until(lambda: sink.is_settled(EXACT), "subscription")
+        if is_numbered:
+            await publisher.send((0).to_bytes(8, "big"), batch(1.0, stored(1)))
+            await until(lambda: sink.is_settled(EXACT, 1), "sequence and payload")
+        else:
+            await publisher.send(batch(1.0, stored(1)))
+            await until(lambda: sink.is_settled(DEGRADED, 1), "payload alone")
+
+
+async def test_messages_that_mean_nothing_are_counted() -> None:
+    async with publishing() as publisher, subscribing(source_of(publisher)) as (_, sink):
+        await until(lambda: sink.is_settled(EXACT), "subscription")
+        await publisher.publish(batch(1.0, stored(1)))
+        await publisher.send(b"t", b"\xff" * 8, b"")
+        await publisher.publish(batch(2.0, stored(2), ["BlockStored", [1, 1], None, [], 0]))
+        await until(lambda: sink.is_settled(EXACT, 1, 2), "what could be read")
+        assert sink.counts == {"bad_message": 1, "bad_event": 1}
+        await publisher.publish(b"nonsense")
+        await until(lambda: sink.is_settled(DEGRADED), "what could not")
+        assert sink.counts["bad_batch"] == 1
+
+
+async def test_an_engine_on_the_same_host_by_ipc(tmp_path: Path) -> None:
+    async with publishing() as publisher:
+        publisher.pub.bind(f"ipc://{tmp_path}/events")
+        source = Source(0, f"ipc://{tmp_path}/events", publisher.replay_endpoint)
+        async with subscribing(source) as (_, sink):
+            await until(lambda: sink.is_settled(EXACT), "subscription")
+            await publisher.publish(batch(1.0, stored(1)))
+            await until(lambda: sink.holds(1), "live")
+
+
+async def test_an_endpoint_that_cannot_be_is_refused_whole() -> None:
+    async with publishing() as publisher, subscribing() as (subscriber, _):
+        sources = [source_of(publisher), Source(1, "tcp://no.port")]
+        with pytest.raises(zmq.ZMQError):
+            subscriber.add("p1", 1, sources)
+        assert subscriber.states() == {}
+        nobody = Source(0, publisher.endpoint, "tcp://no.port")
+        assert subscriber.add("p1", 1, [nobody])
+        await until(lambda: subscriber.states()["p1", 0] is DEGRADED, "nobody to ask")
+
+
+async def test_a_stalled_subscriber_does_not_block_the_publisher() -> None:
+    limits = Limits(max_live_queue=10)
+    async with (
+        publishing(hwm=10) as publisher,
+        subscribing(source_of(publisher), limits=limits) as (_, sink),
+    ):
+        await until(lambda: sink.is_settled(EXACT), "subscription")
+        blocking: zmq.Socket[bytes] = zmq.Socket.shadow(publisher.pub.underlying)
+        # Nothing else runs on this loop meanwhile: some 24 MB that nobody reads.
+        for seq in range(3000):
+            payload = batch(float(seq), stored(seq), {"type": "x", "pad": b"x" * 8000})
+            publisher.published.append(payload)
+            publisher.buffer.append((seq, payload))
+            blocking.send_multipart((b"", seq.to_bytes(8, "big"), payload), zmq.NOBLOCK)
+        await publisher.publish(batch(4000.0, stored(3000)))
+        await publisher.publish(batch(4001.0, stored(3001)))
+        await until(lambda: sink.is_settled(EXACT, *range(3002)), "all of it by replay")
+        assert sink.counts["gap"] >= 1
+        assert sink.counts["clear"] == 0
+
+
+async def test_a_flood_leaves_the_loop_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a clock that moves 0.1 ms a look, a slice of 0.5 ms is five looks."""
+    async with publishing() as publisher, subscribing(source_of(publisher)) as (_, sink):
+        await until(lambda: sink.is_settled(EXACT), "subscription")
+        ticks = itertools.count()
+        monkeypatch.setattr(time, "perf_counter", lambda: next(ticks) * 1e-4)
+        blocking: zmq.Socket[bytes] = zmq.Socket.shadow(publisher.pub.underlying)
+        for seq in range(2000):
+            payload = batch(float(seq), stored(seq))
+            blocking.send_multipart((b"", seq.to_bytes(8, "big"), payload))
+        most = 0
+        while sink.num_events < 2000:
+            before = sink.num_events
+            await asyncio.sleep(0)
+            most = max(most, sink.num_events - before)
+        assert 4 <= most <= 20
+        assert sink.is_settled(EXACT, *range(2000))
+
+
+async def test_a_fault_of_the_sink_stops_no_other_feed() -> None:
+    async with (
+        publishing() as first,
+        publishing() as second,
+        subscribing(source_of(first)) as (subscriber, sink),
+    ):
+        subscriber.add("p1", 1, [source_of(second)])
+        await until(lambda: sink.is_settled(EXACT, key=("p1", 0)), "both")
+        faults: list[object] = []
+        asyncio.get_running_loop().set_exception_handler(
+            lambda _, context: faults.append(context["exception"])
+        )
+        sink.blocks[KEY] = None  # type: ignore[assignment]
+        await first.publish(batch(1.0, stored(1)))
+        await second.publish(batch(1.0, stored(2)))
+        await until(lambda: sink.holds(2, key=("p1", 0)), "the other one")
+        await until(lambda: faults, "the fault is told")
+        assert [type(fault) for fault in faults] == [AttributeError]
+
+
+async def test_stop_while_all_is_under_way() -> None:
+    async with publishing() as publisher:
+        publisher.answers = False
+        subscriber = EventSubscriber(Recorder(), QUICK)
+        subscriber.add("p0", 1, [source_of(publisher)])
+        await until(lambda: subscriber.states()[KEY] is REPLAYING, "a replay was asked for")
+        await publisher.publish(batch(1.0, stored(1)))
+        await subscriber.stop()
+        await subscriber.stop()
 
 
 @pytest.mark.parametrize(
