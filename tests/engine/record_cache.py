@@ -5,8 +5,8 @@ with the engine's Python::
 
     python tests/engine/record_cache.py > tests/protocol/vectors/vllm-0.32.0/cache-hits.jsonl
 
-A line is `{"cache": name, "texts": [...]}` where a new cache begins, `{"events": hex}` with a batch
-as the engine publishes it, or `{"probe": [lora, salt, text, length], "hit": tokens}` with what a
+A line is `{"cache": name, "groups": number, "texts": [...]}` where a new cache begins,
+`{"events": hex}` with a batch as the engine publishes it, or `{"probe": [lora, salt, text, length], "hit": tokens}` with what a
 request for that many tokens of that text would have found then.
 """
 
@@ -115,7 +115,7 @@ class Cache:
             trunk[:cut] + [self.random.randrange(100) for _ in range(40 - cut)]
             for cut in (0, 6, 9, 16, 20, 40)
         ]
-        write({"cache": kind.name, "texts": self.texts})
+        write({"cache": kind.name, "groups": len(kind.groups), "texts": self.texts})
 
     def request(self) -> Any:
         choose = self.random.choice

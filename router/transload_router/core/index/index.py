@@ -44,7 +44,8 @@ class OwnerStats(msgspec.Struct, frozen=True):
         num_stored: Blocks announced, further copies included.
         num_removed: Copies that were removed.
         num_cleared: Times everything went.
-        num_orphaned: Blocks left out since their parent was never named.
+        num_orphaned: Blocks left out since their parent was not named, or they themselves never
+            with their tokens.
         num_unknown_removed: Removals of names that are not held.
         num_awaited: Blocks whose names had to wait for their tokens.
         num_refused: Events that contradict themselves.
@@ -300,10 +301,12 @@ class Index:
         for (place, _), pool in owner.pools.items():
             num_blocks[place[0]] = num_blocks.get(place[0], 0) + len(pool.names)
         counts = owner.counts
+        figures = {name: getattr(counts, name) for name in counts.__slots__}
+        figures["num_orphaned"] += owner.awaited.num_children
         return OwnerStats(
             num_blocks=num_blocks,
             num_ghosts=sum(map(len, owner.ghosts.values())),
-            **{name: getattr(counts, name) for name in counts.__slots__},
+            **figures,
         )
 
 

@@ -23,6 +23,10 @@ class Intake:
     def store(self, owner: Owner, event: Stored) -> None:
         """Take in what a tier holds from now on."""
         names = event.block_hashes
+        if event.medium == GPU and event.group_idx not in owner.groups:
+            owner.unplaced.add(event.group_idx)
+        if not names:
+            return
         if len(set(names)) < len(names) or event.parent_block_hash in names:
             owner.counts.num_refused += 1
             return
@@ -33,7 +37,7 @@ class Intake:
             return
         parent = parent_key(owner, event)
         if parent is None:
-            owner.counts.num_orphaned += len(names)
+            owner.counts.num_orphaned += owner.awaited.add_child(event)
             return
         try:
             keys = keys_of(event, parent)
@@ -57,8 +61,6 @@ class Intake:
                 placed.setdefault(size, []).append((name, key))
             elif event.block_size and event.medium == GPU:
                 owner.awaited.add(name, event)
-                if event.group_idx not in owner.groups:
-                    owner.unplaced.add(event.group_idx)
                 owner.counts.num_awaited += 1
             else:
                 owner.counts.num_orphaned += 1
@@ -85,7 +87,10 @@ class Intake:
         if owner.awaited:
             for name, key in zip(names, keys, strict=True):
                 for waiting in owner.awaited.take(name, size):
-                    self._put(owner, waiting, size, [name], [key])
+                    if waiting.token_ids:
+                        self.store(owner, waiting)
+                    else:
+                        self._put(owner, waiting, size, [name], [key])
 
     def _pool(self, owner: Owner, event: Stored, size: int) -> Pool | None:
         num_pools = len(owner.pools)

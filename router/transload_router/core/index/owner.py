@@ -17,6 +17,8 @@ from transload_router.core.kv_events.messages import SnapshotLoaded
 # block by its name alone, up to a transfer after the GPU gave it away: some seconds at a few
 # thousand evictions a second.
 MAX_GHOSTS = 8192
+# Parents that blocks wait for, per owner. They come within the same batch, or never.
+MAX_WAITING_PARENTS = 64
 # Pools of one owner: tiers x groups x block sizes. Engines have a handful of each.
 MAX_POOLS = 64
 # Adapters whose root keys and ids are remembered at a time.
@@ -71,56 +73,84 @@ class Ghosts:
 
 
 class Awaited:
-    """Blocks announced by names that nothing is known of yet, in two generations like ghosts.
+    """Announcements that name blocks of which nothing is known yet.
 
-    Groups that skip blocks announce names alone, and may do so before the group that has all
-    blocks announces the same names with their tokens, in the same batch.
+    Groups that skip blocks announce names alone, or begin behind blocks that they never
+    announced; and they may do so before the group that has all blocks announces those with their
+    tokens, in the same batch.
     """
 
-    __slots__ = ("_old", "_young")
+    __slots__ = ("_children", "_old", "_young")
 
     def __init__(self) -> None:
+        # Names alone, once for each copy; in two generations, like ghosts.
         self._young: dict[BlockHash, list[Stored]] = {}
         self._old: dict[BlockHash, list[Stored]] = {}
+        # Blocks with tokens, by the parent that is not known.
+        self._children: dict[BlockHash, list[Stored]] = {}
 
     def __bool__(self) -> bool:
-        return bool(self._young or self._old)
+        return bool(self._young or self._old or self._children)
+
+    @property
+    def num_children(self) -> int:
+        """Blocks that wait for a parent."""
+        return sum(len(one.block_hashes) for waiting in self._children.values() for one in waiting)
 
     def add(self, name: BlockHash, event: Stored) -> None:
-        """Wait for a name, once more for each announcement."""
+        """Let one of an event's names wait for its tokens."""
         if len(self._young) >= MAX_GHOSTS:
             self._old = self._young
             self._young = {}
         self._young.setdefault(name, []).append(event)
 
+    def add_child(self, event: Stored) -> int:
+        """Let an event wait for its parent.
+
+        Returns:
+            Number of blocks that wait no longer, for want of room.
+        """
+        assert event.parent_block_hash is not None
+        dropped: list[Stored] = []
+        if len(self._children) >= MAX_WAITING_PARENTS:
+            dropped = self._children.pop(next(iter(self._children)))
+        self._children.setdefault(event.parent_block_hash, []).append(event)
+        return sum(len(one.block_hashes) for one in dropped)
+
     def take(self, name: BlockHash, block_size: int) -> list[Stored]:
         """What waited for a name in the chain of a block size; it waits no longer."""
         taken = []
-        for waiting in (self._young, self._old):
+        for waiting in (self._young, self._old, self._children):
             events = waiting.get(name)
             if events is not None:
                 taken += [event for event in events if event.block_size == block_size]
-                left = [event for event in events if event.block_size != block_size]
-                if left:
-                    waiting[name] = left
-                else:
-                    del waiting[name]
+                _keep(waiting, name, [event for event in events if event.block_size != block_size])
         return taken
 
     def cancel(self, name: BlockHash, place: Place) -> bool:
-        """One copy of a block was removed.
+        """One copy of a block was removed; what it belongs to waits no longer.
 
         Returns:
             Whether it was waited for.
         """
         for waiting in (self._old, self._young):
-            for event in waiting.get(name, ()):
+            for at, event in enumerate(waiting.get(name, ())):
                 if (event.medium, event.group_idx) == place:
-                    waiting[name].remove(event)
-                    if not waiting[name]:
-                        del waiting[name]
+                    _keep(waiting, name, waiting[name][:at] + waiting[name][at + 1 :])
+                    return True
+        for parent, events in self._children.items():
+            for at, event in enumerate(events):
+                if (event.medium, event.group_idx) == place and name in event.block_hashes:
+                    _keep(self._children, parent, events[:at] + events[at + 1 :])
                     return True
         return False
+
+
+def _keep(waiting: dict[BlockHash, list[Stored]], name: BlockHash, events: list[Stored]) -> None:
+    if events:
+        waiting[name] = events
+    else:
+        del waiting[name]
 
 
 @dataclass(frozen=True, slots=True)
