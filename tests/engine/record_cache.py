@@ -6,8 +6,9 @@ with the engine's Python::
     python tests/engine/record_cache.py > tests/protocol/vectors/vllm-0.32.0/cache-hits.jsonl
 
 A line is `{"cache": name, "groups": number, "texts": [...]}` where a new cache begins,
-`{"events": hex}` with a batch as the engine publishes it, or `{"probe": [lora, salt, text, length], "hit": tokens}` with what a
-request for that many tokens of that text would have found then.
+`{"events": hex}` with a batch as the engine publishes it, or
+`{"probe": [lora, salt, text, length], "hit": tokens}` with what a request for that many tokens of
+that text would have found then.
 """
 
 import importlib

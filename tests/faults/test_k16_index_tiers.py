@@ -5,7 +5,15 @@ import pytest
 from transload_router.core.index.hits import Hit
 from transload_router.core.index.index import Index
 from transload_router.core.index.keys import Identity
-from transload_router.core.kv_events.events import CPU, STORAGE, Cleared, Event, Removed, Stored
+from transload_router.core.kv_events.events import (
+    CPU,
+    STORAGE,
+    BlockHash,
+    Cleared,
+    Event,
+    Removed,
+    Stored,
+)
 from transload_router.core.prompt import Prompt, pack_tokens
 
 ENGINE = ("p0", 0)
@@ -269,13 +277,13 @@ def test_blocks_wait_for_a_parent_that_another_group_tells() -> None:
     """A window group begins behind blocks that came from elsewhere, and is announced first."""
     told = Told(window_blocks(2, 2))
     assert told.hit(65) == NOTHING
-    names = [101, 102, 103, 104]
+    names: list[BlockHash] = [101, 102, 103, 104]
     told.tell(Stored(names, None, TOKENS[:64], 16, kv_cache_spec_kind="full_attention"))
     assert told.hit(65) == Hit(64, 64)
 
 
 def test_blocks_that_go_while_they_wait_for_a_parent() -> None:
     told = Told(window_blocks(2, 2), Removed([103], group_idx=1))
-    names = [101, 102, 103, 104]
+    names: list[BlockHash] = [101, 102, 103, 104]
     told.tell(Stored(names, None, TOKENS[:64], 16, kv_cache_spec_kind="full_attention"))
     assert told.hit(65) == Hit(64, 64, is_exact=False)

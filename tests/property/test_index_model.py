@@ -5,7 +5,16 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from support.index_model import MODEL, Asked, ModelOwner, check_structure, name_of, stored
+from support.index_model import (
+    MODEL,
+    Announced,
+    Asked,
+    ModelOwner,
+    blocks_of,
+    check_structure,
+    name_of,
+    stored,
+)
 from transload_router.core.index.index import Index
 from transload_router.core.kv_events.events import CPU, GPU, STORAGE, Cleared, Removed, Stored
 
@@ -89,10 +98,8 @@ class OneGroup(RuleBasedStateMachine):
         model = self._apply(owner, event)
         if model is None:
             return
-        if first and asked.prefix(first * size) not in model.named.get(size, ()):
-            return
-        prefixes = [asked.prefix((index + 1) * size) for index in range(first, first + count)]
-        model.store(prefixes, medium, 0, size, None)
+        parent = asked.prefix(first * size) if first else None
+        model.store(parent, Announced(blocks_of(asked, first, count, size), size, medium))
 
     @rule(
         owner=OWNER,
@@ -109,9 +116,9 @@ class OneGroup(RuleBasedStateMachine):
             return
         sizes = [one for one in {size, *model.named} if prefix in model.named.get(one, ())]
         if len(prefix.tokens) % size == 0 and size in sizes:
-            model.store([prefix], medium, 0, size, None)
+            model.store(None, Announced((prefix,), size, medium))
         elif sizes:
-            model.store([prefix], medium, 0, sizes[0], None)
+            model.store(None, Announced((prefix,), sizes[0], medium))
 
     @rule(
         owner=OWNER,
@@ -162,6 +169,7 @@ class OneGroup(RuleBasedStateMachine):
             model.named = {}
             for (_, _, size), pool in model.pools.items():
                 model.named.setdefault(size, set()).update(one for one in pool if pool[one] > 0)
+            model.waiting = {}
 
     @invariant()
     def answers_are_those_of_brute_force(self) -> None:
@@ -241,10 +249,9 @@ class SeveralGroups(RuleBasedStateMachine):
         event = stored(asked, first, count, size, group_idx=group, window=window)
         self.index.apply(owner, 0, event)
         model = self.model[owner]
-        if first and asked.prefix(first * size) not in model.named.get(size, ()):
-            return
-        prefixes = [asked.prefix((index + 1) * size) for index in range(first, first + count)]
-        model.store(prefixes, GPU, group, size, window)
+        parent = asked.prefix(first * size) if first else None
+        blocks = blocks_of(asked, first, count, size)
+        model.store(parent, Announced(blocks, size, GPU, group, window))
 
     @rule(owner=OWNER, text=st.integers(0, 2))
     def store_all(self, owner: tuple[str, int], text: int) -> None:
@@ -296,7 +303,7 @@ class Claims(RuleBasedStateMachine):
             # Something to tell the block size.
             first = Asked((9,) * self.SIZE)
             self.index.apply(owner, 0, stored(first, 0, 1, self.SIZE))
-            self.model[owner].store([first], GPU, 0, self.SIZE, None)
+            self.model[owner].store(None, Announced((first,), self.SIZE))
 
     @rule(owner=OWNER, text=st.integers(0, 6), ttl_s=st.sampled_from([1.0, 3.0, 3.0]))
     def predict(self, owner: tuple[str, int], text: int, ttl_s: float) -> None:
@@ -312,8 +319,8 @@ class Claims(RuleBasedStateMachine):
         asked = self.texts[text]
         count = len(asked.tokens) // self.SIZE
         self.index.apply(owner, 0, stored(asked, 0, count, self.SIZE))
-        prefixes = [asked.prefix((index + 1) * self.SIZE) for index in range(count)]
-        self.model[owner].store(prefixes, GPU, 0, self.SIZE, None)
+        prefixes = blocks_of(asked, 0, count, self.SIZE)
+        self.model[owner].store(None, Announced(prefixes, self.SIZE))
         for prefix in prefixes:
             self.claims.pop((owner, prefix), None)
 

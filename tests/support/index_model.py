@@ -68,6 +68,21 @@ def stored(
     )
 
 
+class Announced(NamedTuple):
+    """Blocks of one announcement."""
+
+    prefixes: tuple[Asked, ...]
+    size: int
+    medium: str = GPU
+    group_idx: int = 0
+    window: int | None = None
+
+
+def blocks_of(text: Asked, first: int, count: int, size: int) -> tuple[Asked, ...]:
+    """The prefixes that end with each of some blocks."""
+    return tuple(text.prefix((index + 1) * size) for index in range(first, first + count))
+
+
 PoolKey = tuple[str, int, int]
 
 
@@ -81,29 +96,50 @@ class ModelOwner:
     # Window in tokens or None, by group that was shown in the GPU, with its block size.
     groups: dict[int, tuple[int, int | None]] = field(default_factory=dict)
     shown: set[int] = field(default_factory=set)
+    # Announcements whose parents were not named yet, by parent.
+    waiting: dict[Asked, list["Announced"]] = field(default_factory=dict)
 
     def clear(self) -> None:
         self.pools.clear()
+        self.waiting.clear()
         self.named.clear()
         self.shown.clear()
 
-    def store(
-        self, prefixes: list[Asked], medium: str, group_idx: int, size: int, window: int | None
-    ) -> None:
-        pool = self.pools.setdefault((medium, group_idx, size), Counter())
-        pool.update(prefixes)
-        self.named.setdefault(size, set()).update(prefixes)
-        if medium == GPU:
-            known = self.groups.get(group_idx)
-            if known is None or group_idx not in self.shown or known[0] < size:
-                self.groups[group_idx] = (size, window)
-            self.shown.add(group_idx)
+    def store(self, parent: Asked | None, told: "Announced") -> None:
+        """Take in blocks if their parent is known; let them wait for it if not."""
+        if parent is not None and parent not in self.named.get(told.size, ()):
+            self.waiting.setdefault(parent, []).append(told)
+            return
+        pool = self.pools.setdefault((told.medium, told.group_idx, told.size), Counter())
+        pool.update(told.prefixes)
+        self.named.setdefault(told.size, set()).update(told.prefixes)
+        if told.medium == GPU:
+            known = self.groups.get(told.group_idx)
+            if known is None or told.group_idx not in self.shown or known[0] < told.size:
+                self.groups[told.group_idx] = (told.size, told.window)
+            self.shown.add(told.group_idx)
+        for prefix in told.prefixes:
+            children = self.waiting.pop(prefix, [])
+            others = [child for child in children if child.size != told.size]
+            if others:
+                self.waiting[prefix] = others
+            for child in children:
+                if child.size == told.size:
+                    self.store(prefix, child)
 
     def remove(self, prefix: Asked, medium: str, group_idx: int, left: int | None = None) -> None:
         for (one_medium, one_group, _), pool in self.pools.items():
             if (one_medium, one_group) == (medium, group_idx) and pool[prefix] > 0:
                 pool[prefix] = pool[prefix] - 1 if left is None else left
                 return
+        for parent, children in self.waiting.items():
+            for child in children:
+                place = (child.medium, child.group_idx)
+                if place == (medium, group_idx) and prefix in child.prefixes:
+                    children.remove(child)
+                    if not children:
+                        del self.waiting[parent]
+                    return
 
     def holds(self, asked: Asked, num_tokens: int, medium: str, group_idx: int, size: int) -> bool:
         pool = self.pools.get((medium, group_idx, size))
