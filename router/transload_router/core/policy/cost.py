@@ -85,7 +85,7 @@ class CostPolicy:
         prices = Prices(ask, self._load, self._costs, weights, length, now)
         for pool in (prefill, decode):
             pool.price_prefill(prices, weights)
-            pool.bound(prices, weights.load_factor, is_decode=pool is decode)
+            pool.bound(prices, weights, is_decode=pool is decode)
         decode.price_decode(prices, weights)
         return prices, prefill, decode
 

@@ -30,14 +30,16 @@ class Weights(msgspec.Struct, frozen=True):
         delay_weight: Scales the delay of others; 0 makes each request look after itself.
         cache_weight: Scales the price of keeping blocks twice.
         load_factor: Nobody takes a request while its promised work is beyond this many times the
-            mean, and one whole prompt of this length.
+            mean, `load_slack_s`, and one whole prompt of this length.
+        load_slack_s: A shorter queue is nobody's overload, however short all others are.
         tie_share: Costs this close, as a share of the cheapest, are ties, and broken by chance.
     """
 
-    answer_weight: float = 0.1
+    answer_weight: float = 0.05
     delay_weight: float = 1.0
-    cache_weight: float = 1.0
-    load_factor: float = 1.5
+    cache_weight: float = 3.0
+    load_factor: float = 2.0
+    load_slack_s: float = 1.0
     tie_share: float = 0.02
 
 

@@ -67,19 +67,19 @@ class Scan:
             self.writing.append(step_s + answer * (step_s + quote.beside * added_s))
             self.moved.append(num_tokens - held if held < num_tokens else 0)
 
-    def bound(self, prices: Prices, factor: float, *, is_decode: bool) -> None:
+    def bound(self, prices: Prices, weights: Weights, *, is_decode: bool) -> None:
         """Fill in `is_full`: see `Weights.load_factor`."""
         quotes, num = self.quotes, max(1, len(self.quotes))
-        most_s = factor * sum(self.queues) / num
+        factor = weights.load_factor
+        most_s = factor * sum(self.queues) / num + weights.load_slack_s
         for at, queue_s in enumerate(self.queues):
             if queue_s > most_s:
                 whole_s = prices.whole_prompt_s(self.destinations[at], quotes[at].load)
                 self.is_full[at] = queue_s > most_s + whole_s
         if is_decode:
-            whole = prices.num_tokens + prices.num_answer
-            most = factor * sum(quote.num_tokens for quote in quotes) / num + whole
+            most_s = factor * sum([quote.step_s for quote in quotes]) / num
             for at, quote in enumerate(quotes):
-                if quote.num_tokens > most:
+                if quote.step_s > most_s:
                     self.is_full[at] = True
 
     def open(self) -> list[int]:
