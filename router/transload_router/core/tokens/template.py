@@ -19,6 +19,7 @@ from jinja2.parser import Parser
 
 from transload_router.core.tokens import content_format
 from transload_router.core.tokens.job import Message, Reason, Unreadable
+from transload_router.core.tokens.sandbox import Sandbox
 
 # Parameters that the engine lets pass to the template whether it names them or not; they are
 # arguments of `apply_chat_template` that reach the template.
@@ -105,7 +106,7 @@ class Template:
         Raises:
             jinja2.TemplateError: It is no template.
         """
-        environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
+        environment = Sandbox(
             trim_blocks=True,
             lstrip_blocks=True,
             extensions=[_Generation, jinja2.ext.loopcontrols],
@@ -218,7 +219,7 @@ def wants_systems_first(source: str) -> bool:
     renders a later system message in a bare environment, without the functions and tags that
     templates otherwise have: whatever fails there counts.
     """
-    environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
+    environment = Sandbox(
         trim_blocks=True, lstrip_blocks=True, extensions=[jinja2.ext.loopcontrols]
     )
     turns = [{"role": role, "content": "t"} for role in ("system", "user", "system", "user")]
