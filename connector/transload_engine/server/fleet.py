@@ -22,23 +22,16 @@ class SimulatedFleet:
     """Engines that run within an `async with` block.
 
     Attributes:
-        engines: In the order of their specs.
+        specs: As given.
+        engines: In the order of their specs; none outside the block.
 
     Args:
-        specs: At least one. Each model's tokenizer is that of its first engine.
+        specs: Each model's tokenizer is that of its first engine.
     """
 
     def __init__(self, specs: Sequence[EngineSpec]) -> None:
-        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        peers = Peers()
-        tokenizers: dict[str, Tokenizer] = {}
+        self.specs = list(specs)
         self.engines: list[SimulatedEngine] = []
-        for spec in specs:
-            if spec.model not in tokenizers:
-                path = spec.tokenizer_path
-                tokenizers[spec.model] = FolderTokenizer(path) if path else ByteTokenizer()
-            engine = SimulatedEngine(spec, peers, self._context, tokenizers[spec.model])
-            self.engines.append(engine)
 
     @classmethod
     def of(cls, spec: EngineSpec, **counts: int) -> "SimulatedFleet":
@@ -63,7 +56,12 @@ class SimulatedFleet:
     async def __aenter__(self) -> Self:
         """Start all; each can be reached when this returns."""
         async with contextlib.AsyncExitStack() as stack:
-            stack.callback(self._context.destroy, linger=0)
+            context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+            stack.callback(context.destroy, linger=0)
+            peers, tokenizers = Peers(), _tokenizers(self.specs)
+            self.engines = [
+                SimulatedEngine(spec, peers, context, tokenizers[spec.model]) for spec in self.specs
+            ]
             for engine in self.engines:
                 stack.push_async_callback(engine.close)
                 await engine.start()
@@ -78,6 +76,15 @@ class SimulatedFleet:
     ) -> None:
         """Stop all; ports are free when this returns."""
         await self._stack.aclose()
+
+
+def _tokenizers(specs: Sequence[EngineSpec]) -> dict[str, Tokenizer]:
+    found: dict[str, Tokenizer] = {}
+    for spec in specs:
+        if spec.model not in found:
+            path = spec.tokenizer_path
+            found[spec.model] = FolderTokenizer(path) if path else ByteTokenizer()
+    return found
 
 
 def _shifted(spec: EngineSpec, number: int) -> EngineSpec:

@@ -54,6 +54,9 @@ class Generation:
         self._rank = rank
         self._shapes = Shapes(want, answer_id, int(time.time()), reports_cached)
         self._texts: list[AnswerText] = []
+        self._untold: list[str] = []
+        # What may become a stop string is held back until it cannot, as in vLLM's detokenizer.
+        self._num_held_back = max((len(stop) - 1 for stop in want.stop), default=0)
         self._ids: dict[str, int] = {}
         self._arrived: list[Output] = []
         self._arrival = asyncio.Event()
@@ -66,6 +69,7 @@ class Generation:
             for copy in range(want.num_choices):
                 self.choices.append(Choice(len(self.choices), prompt))
                 self._texts.append(AnswerText(tokenizer))
+                self._untold.append("")
                 suffix = uuid.uuid4().hex[:8]
                 place = "" if want.is_chat else f"-{number}"
                 child = f"{copy}_" if want.num_choices > 1 else ""
@@ -159,18 +163,27 @@ class Generation:
             self._shapes.num_cached = self._cached(output.num_cached_tokens)
         self.handoff = output.handoff or self.handoff
         ids = list(output.token_ids)
-        text = self._texts[choice.index].push(ids)
         choice.token_ids += ids
         choice.finish, choice.stop_reason = output.finish, output.stop_reason
-        stopped = self._stopped(choice.text + text)
-        if stopped is not None:
-            whole, choice.stop_reason = stopped
-            text = whole[len(choice.text) :]
-            if choice.finish is None:
-                self._rank.abort(output.request_id)
-            choice.finish = Finish.STOP
+        text = self._told(choice, self._texts[choice.index].push(ids))
+        if choice.finish is Finish.STOP and output.finish is None:
+            self._rank.abort(output.request_id)
         choice.text += text
         return choice, text, ids
+
+    def _told(self, choice: Choice, text: str) -> str:
+        """What can be told of a choice that gained this text; ends it at a stop string."""
+        untold = self._untold[choice.index] + text
+        for stop in self._want.stop:
+            at = untold.find(stop)
+            if at >= 0:
+                choice.finish, choice.stop_reason = Finish.STOP, stop
+                return untold[: at + len(stop) * self._want.keeps_stop]
+        end = len(untold)
+        if choice.finish is None:
+            end = max(end - self._num_held_back, 0)
+        self._untold[choice.index] = untold[end:]
+        return untold[:end]
 
     def _cached(self, num_cached: int) -> int:
         """What prefill said it had, where this engine loaded a prompt; else its own."""
@@ -178,11 +191,3 @@ class Generation:
         return (
             told if self._want.handoff.get("do_remote_prefill") and told is not None else num_cached
         )
-
-    def _stopped(self, text: str) -> tuple[str, str] | None:
-        """The answer cut at its stop string, and that string."""
-        for stop in self._want.stop:
-            at = text.find(stop)
-            if at >= 0:
-                return text[: at + len(stop) * self._want.keeps_stop], stop
-        return None
