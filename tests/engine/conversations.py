@@ -64,10 +64,10 @@ class Conversations:
 
     def _cut(self, tokens: list[int]) -> list[int]:
         """Now and then a prefix that ends at a block's end, or one token beside it."""
-        if self._random.random() >= 0.2 or len(tokens) <= BLOCK_TOKENS + 1:
+        if self._random.random() >= 0.4 or len(tokens) <= BLOCK_TOKENS + 1:
             return tokens
         num_blocks = self._random.randint(1, (len(tokens) - 1) // BLOCK_TOKENS)
-        return tokens[: num_blocks * BLOCK_TOKENS + self._random.choice((-1, 0, 1))]
+        return tokens[: num_blocks * BLOCK_TOKENS + self._random.choice((-1, 0, 0, 1))]
 
     def _begin_tokens(self) -> list[int]:
         return self._random.choice(self._systems) + self._tokens(self._random.randint(1, 90))

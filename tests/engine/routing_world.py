@@ -114,6 +114,12 @@ class Fleet:
             assert time.monotonic() < deadline, f"{engine_id} still holds blocks"
         engine.metrics()
 
+    def compute(self, engine_id: str, prompt: list[int]) -> None:
+        """One request to one engine, past any router."""
+        body = {"model": MODEL_NAME, "prompt": prompt, "max_tokens": 1}
+        url = f"{self.by_id[engine_id].url}/v1/completions"
+        httpx.post(url, json=body, timeout=REQUEST_S).raise_for_status()
+
     def published(self) -> dict[str, int]:
         """Each engine's last sequence."""
         return {name: len(batches) - 1 for name, batches in self.batches().items()}

@@ -12,6 +12,7 @@ import pytest
 from engine.conversations import Conversations
 from engine.routing_world import (
     BLOCK_TOKENS,
+    MAX_MODEL_LEN,
     Answer,
     Fleet,
     ask,
@@ -61,6 +62,38 @@ def test_predictions_are_exact_for_one_request_after_another(
     happened = num_events(fleet) - before
     assert happened["BlockRemoved"] > NUM_REQUESTS
     assert happened["AllBlocksCleared"] >= NUM_REQUESTS // RESET_EVERY
+
+
+def test_a_block_that_is_held_twice_outlives_its_first_copy(
+    fleet: Fleet, client: httpx.Client, tmp_path: Path
+) -> None:
+    """A prompt of whole blocks computes its last one again, beside the copy that is there."""
+    prompt = token_ids(2 * BLOCK_TOKENS, "twice")
+    with fleet.router(tmp_path / "log", "--policy", "prefix") as router:
+        fleet.compute("prefill-0", prompt)
+        fleet.compute("prefill-0", token_ids(4 * BLOCK_TOKENS, "between"))
+        fleet.compute("prefill-0", prompt)
+        fleet.compute("prefill-0", token_ids(9 * BLOCK_TOKENS, "evicts the first copy"))
+        answer = _ask(client, fleet, router, [*prompt, 99])
+    assert answer.computed_by == "prefill-0"
+    assert answer.num_cached_tokens == 2 * BLOCK_TOKENS
+    _assert_exact([answer])
+
+
+def test_an_engine_told_to_report_hits_does_not_mislead(
+    fleet: Fleet, client: httpx.Client, tmp_path: Path
+) -> None:
+    """Clients can ask vLLM to announce blocks again that it holds once."""
+    prompt = token_ids(100, "reported")
+    body = {"prompt": prompt, "max_tokens": 1, "vllm_xargs": {"kv_cache_report_mode": "full"}}
+    with fleet.router(tmp_path / "log", "--policy", "prefix") as router:
+        _ask(client, fleet, router, prompt)
+        assert ask(client, router.url, body, is_stream=False).num_cached_tokens == 96
+        for engine_id in fleet.by_id:
+            fleet.compute(engine_id, token_ids(MAX_MODEL_LEN - 1, "evicts all"))
+        answer = _ask(client, fleet, router, prompt)
+    assert answer.num_cached_tokens == 0
+    _assert_exact([answer])
 
 
 def test_errors_of_concurrent_requests_are_told_and_do_not_last(

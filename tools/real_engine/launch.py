@@ -175,6 +175,7 @@ class Engines:
         self.model = model
         self._logs = logs
         self._running: list[Engine] = []
+        self._taken_ports: set[int] = set()
         self._sockets = tempfile.TemporaryDirectory(prefix="engines-")
         self._socket_path = Path(self._sockets.name) / "zygote"
         logs.mkdir(parents=True, exist_ok=True)
@@ -224,7 +225,9 @@ class Engines:
             ports: Those of an ended engine, to start it again in its place; else free ones.
         """
         self.wait_zygote()
-        ports = ports or ports_for(spec)
+        if ports is None:
+            ports = ports_for(spec, self._taken_ports)
+            self._taken_ports.update(ports.all(spec.num_ranks))
         log = self._log_path(spec.name)
         request = {
             "argv": spec.arguments(self.model, ports),

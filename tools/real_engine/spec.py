@@ -6,8 +6,9 @@ Starts nothing and knows no zygote: that is `real_engine.launch`.
 from __future__ import annotations
 
 import json
+import random
 import socket
-from contextlib import ExitStack
+from collections.abc import Container
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
@@ -15,6 +16,10 @@ from typing import Any
 
 MODEL_NAME = "tiny"
 HOST = "127.0.0.1"
+
+OWN_PORTS = range(18_000, 32_000)
+"""Below those that Linux gives to connections and publishers (ip_local_port_range): one of these
+would sooner or later take a port between its choice and its use."""
 
 ANY_PORT = "tcp://*:0"
 """A publisher binds only to endpoints with a wildcard, and connects to any other (kv_events.py:
@@ -49,6 +54,10 @@ class Ports:
 
     api: int
     side_channel: int
+
+    def all(self, num_ranks: int) -> range:
+        """Each single port; `ports_for` has chosen neighbours."""
+        return range(self.api, self.side_channel + num_ranks)
 
 
 @dataclass(frozen=True)
@@ -113,27 +122,24 @@ class EngineSpec:
         }
 
 
-def free_ports(count: int) -> list[int]:
-    """Ports that were free a moment ago, all different."""
-    with ExitStack() as held:
-        sockets = [held.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind((HOST, 0))
-        return [each.getsockname()[1] for each in sockets]
-
-
-def ports_for(spec: EngineSpec) -> Ports:
-    """Ports that were free a moment ago, with room for every rank's side channel.
+def free_ports(count: int, taken: Container[int] = ()) -> range:
+    """Neighbouring ports that were free a moment ago.
 
     Raises:
-        OSError: No such neighbouring ports were found.
+        OSError: None were found.
     """
     for _ in range(100):
-        api, side_channel = free_ports(2)
-        ranks = range(side_channel, side_channel + spec.num_ranks)
-        if api not in ranks and all(map(_is_free, ranks)):
-            return Ports(api, side_channel)
-    raise OSError(f"found no {spec.num_ranks} neighbouring free ports")
+        first = random.randrange(OWN_PORTS.start, OWN_PORTS.stop - count)
+        ports = range(first, first + count)
+        if all(port not in taken and _is_free(port) for port in ports):
+            return ports
+    raise OSError(f"found no {count} neighbouring free ports in {OWN_PORTS}")
+
+
+def ports_for(spec: EngineSpec, taken: Container[int]) -> Ports:
+    """Free ports for one engine, with room for every rank's side channel."""
+    api, side_channel, *_ = free_ports(1 + spec.num_ranks, taken)
+    return Ports(api, side_channel)
 
 
 def _is_free(port: int) -> bool:
