@@ -1,15 +1,27 @@
 """Prompts of one model: what is cached, what is cut, what is not known."""
 
+import json
 from typing import Any
 
 import pytest
 
-from support.small_tokenizers import CHATML, byte_level, llama, noon, swallowing, unigram
+from support.small_tokenizers import (
+    CHATML,
+    byte_level,
+    llama,
+    made,
+    noon,
+    recorded_files,
+    swallowing,
+    unigram,
+)
+from transload_router.core.bodies.members import read_members
 from transload_router.core.index.keys import Identity
 from transload_router.core.prompt import Prompt
 from transload_router.core.tokens.chat import Chat, Templates
 from transload_router.core.tokens.encoder import Encoder
 from transload_router.core.tokens.job import ChatJob, Cut, Reason, TextJob, Unknown
+from transload_router.core.tokens.read import read_prompt
 from transload_router.core.tokens.template import Template
 from transload_router.core.tokens.tokens import Plan, Tokens
 
@@ -193,3 +205,22 @@ def test_what_threads_share_is_guarded() -> None:
 
     assert guard.depth == 0
     assert guard.num_entered > 3
+
+
+def test_a_second_turn_of_the_messages_api_goes_on_from_the_first() -> None:
+    tokens = made(recorded_files())
+
+    def prompt(*messages: dict[str, Any]) -> Prompt:
+        body = {"system": _LONG, "messages": messages, "max_tokens": 5}
+        job = read_prompt("messages", read_members(json.dumps(body).encode()))
+        assert isinstance(job, ChatJob)
+        return _prompt(tokens, job)
+
+    user = {"role": "user", "content": "hi"}
+    first = prompt(user).keys(16)
+    second = prompt(user, {"role": "assistant", "content": "ho"}, user).keys(16)
+
+    assert len(first) > 50
+    # The last block holds the head of the answer, which is the same; all others are whole.
+    assert second[: len(first) - 1] == first[:-1]
+    assert tokens.stats.num_prefix_tokens > 16 * (len(first) - 2)
