@@ -57,7 +57,7 @@ def test_a_cleared_owner_is_swept_and_its_bit_used_again() -> None:
     index.apply(ENGINE, 0, Stored([7, 8], None, tokens[:4], 2))
     assert index.match(asked(tokens))[ENGINE].num_tokens == 4
     check_structure(index)
-    for _ in range(4):
+    for _ in range(12):
         index.expire(0.0)
     assert index.num_blocks == 12
     check_structure(index)
@@ -159,7 +159,7 @@ def test_memory_is_flat(num_blocks: int) -> None:
     check_structure(index)
     for engine in range(8):
         index.remove_engine(f"p{engine}")
-    for _ in range(5):
+    for _ in range(20):
         index.expire(1e9)
     assert index.num_blocks == 0
     assert index._holders.tables == {}

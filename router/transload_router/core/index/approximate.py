@@ -123,7 +123,7 @@ class ApproximateIndex:
 
     def _forget_oldest(self) -> None:
         sent = max(self._sent.values(), key=lambda one: len(one.chunks))
-        for _ in range(min(64, len(sent.chunks))):
+        for _ in range(max(1, len(sent.chunks) // 64)):
             key = sent.chunks.popitem(last=False)[1]
             self._holders.leave(self._holders.tables[_PLACE], key, sent.slot.bit)
             self._holders.num_blocks -= 1
