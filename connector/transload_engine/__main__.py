@@ -38,6 +38,7 @@ def parser() -> argparse.ArgumentParser:
     add("--data-parallel-size", type=int, default=1, help="ranks, each with a cache of its own")
     add("--kv-lease-duration", type=float, default=core.lease_s, help="seconds")
     add("--kv-load-failure-policy", choices=("fail", "recompute"), default="fail")
+    add("--side-channel-host", default=spec.side_channel_host, help="where engines read blocks")
     add("--side-channel-port", type=int, default=0, help="0: any; ranks and engines follow")
     add("--events-port", type=int, default=0, help="0: any; ranks and engines follow")
     add("--replay-port", type=int, default=0, help="0: any; ranks and engines follow")
@@ -83,6 +84,7 @@ def fleet(arguments: argparse.Namespace) -> SimulatedFleet:
     spec = EngineSpec(
         host=given.host,
         port=given.port,
+        side_channel_host=given.side_channel_host,
         side_channel_port=given.side_channel_port,
         model=given.served_model_name,
         core=core,

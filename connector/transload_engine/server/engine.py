@@ -19,7 +19,7 @@ from transload_engine.server.api import Api
 from transload_engine.server.faults import Faults
 from transload_engine.server.listen import HttpServer
 from transload_engine.server.peers import Peers, SideChannel
-from transload_engine.server.publisher import BUFFER_STEPS, HIGH_WATER, EventPublisher
+from transload_engine.server.publisher import BUFFER_STEPS, HIGH_WATER, EventPublisher, advertised
 from transload_engine.server.rank import Rank
 from transload_engine.server.tokens import ByteTokenizer, Tokenizer
 
@@ -48,7 +48,9 @@ class EngineSpec:
     Attributes:
         name: For people; others know it by its address.
         port: Of HTTP; 0 leaves it to the system, and so do the other ports.
-        side_channel_port: Of the first rank, for other engines.
+        side_channel_host: Where other engines reach this one for its blocks
+            (`VLLM_NIXL_SIDE_CHANNEL_HOST`).
+        side_channel_port: Of the first rank.
         ports: Of its events; None for no events.
         speed: Simulated seconds in a real one.
         reports_cached: Whether usage tells of cached tokens (`--enable-prompt-tokens-details`).
@@ -58,6 +60,7 @@ class EngineSpec:
     name: str = "engine"
     host: str = LOOPBACK
     port: int = 0
+    side_channel_host: str = LOOPBACK
     side_channel_port: int = 0
     model: str = "simulated"
     core: CoreSettings = field(default_factory=CoreSettings)
@@ -122,16 +125,16 @@ class SimulatedEngine:
 
     async def _start_rank(self, number: int) -> None:
         spec = self.spec
-        origin = Origin(str(uuid.uuid4()), spec.host, 0)
+        origin = Origin(str(uuid.uuid4()), spec.side_channel_host, 0)
         core = EngineCore(spec.core, origin, self.tokenizer.answer_ids, self.tokenizer.eos)
         publisher = self._publisher(number)
         form = spec.ports.form if spec.ports else EventForm.MAP
         rank = Rank(core, number, self._peers, self.faults, publisher, form, spec.speed)
         channel = SideChannel(rank)
         wanted = spec.side_channel_port and spec.side_channel_port + number
-        port = await channel.start(spec.host, wanted)
+        port = await channel.start(origin.host, wanted)
         core.origin = replace(origin, port=port)
-        self._peers.add(spec.host, port, rank)
+        self._peers.add(origin.host, port, rank)
         self._side_channels.append(channel)
         self.ranks.append(rank)
         rank.start()
@@ -201,8 +204,8 @@ class SimulatedEngine:
             str(number): {
                 "enable_kv_cache_events": True,
                 "publisher": "zmq",
-                "endpoint": publisher.endpoint,
-                "replay_endpoint": publisher.replay_endpoint,
+                "endpoint": advertised(publisher.endpoint),
+                "replay_endpoint": advertised(publisher.replay_endpoint),
                 "buffer_steps": self.spec.ports.buffer_steps if self.spec.ports else 0,
                 "hwm": HIGH_WATER,
                 "max_queue_size": HIGH_WATER,

@@ -80,3 +80,8 @@ class EventPublisher:
 def _bind(socket: zmq.Socket[bytes], endpoint: str) -> str:
     socket.bind(endpoint)
     return socket.getsockopt_string(zmq.LAST_ENDPOINT)
+
+
+def advertised(endpoint: str) -> str:
+    """A bound endpoint as `/kv_event_sources` tells it: all interfaces are a star in vLLM."""
+    return endpoint.replace("//0.0.0.0:", "//*:")

@@ -8,7 +8,7 @@
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -167,7 +167,7 @@ class FolderTokenizer:
         if self._template is None:
             raise ValueError("the tokenizer has no chat template")
         turns = [{**each, "content": text_of(each.get("content"))} for each in messages]
-        text = self._template.render(
+        text = self._template(
             messages=turns,
             tools=tools,
             add_generation_prompt=add_generation_prompt,
@@ -177,8 +177,8 @@ class FolderTokenizer:
         return ids
 
 
-def _compile(source: str) -> Any:
-    """A chat template as transformers compiles it."""
+def _compile(source: str) -> Callable[..., str]:
+    """A chat template as transformers compiles it; the result raises ValueError where it does."""
     from jinja2.exceptions import TemplateError
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
@@ -191,7 +191,15 @@ def _compile(source: str) -> Any:
     environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
     environment.filters["tojson"] = to_json
     environment.globals["raise_exception"] = refuse
-    return environment.from_string(source)
+    template = environment.from_string(source)
+
+    def render(**values: Any) -> str:
+        try:
+            return template.render(**values)
+        except TemplateError as error:
+            raise ValueError(str(error)) from error
+
+    return render
 
 
 class AnswerText:

@@ -8,7 +8,7 @@ import zmq
 import zmq.asyncio
 
 from support.waiting import soon
-from transload_engine.server.publisher import EventPublisher
+from transload_engine.server.publisher import EventPublisher, advertised
 
 ANY = "tcp://127.0.0.1:*"
 
@@ -97,3 +97,8 @@ async def test_a_malformed_question_is_passed_over(
         await dealer.send_multipart([b"what?"])
         await dealer.send_multipart([b"", b"\0" * 8])
         assert await soon(dealer.recv_multipart()) == [b"", b"", b"\xff" * 8, b""]
+
+
+def test_all_interfaces_are_told_as_a_star() -> None:
+    assert advertised("tcp://0.0.0.0:5557") == "tcp://*:5557"
+    assert advertised("tcp://127.0.0.1:5557") == "tcp://127.0.0.1:5557"

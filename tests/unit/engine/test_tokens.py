@@ -1,8 +1,19 @@
-"""The tokenizer that needs no model."""
+"""The tokenizer that needs no model, and that of a model's folder."""
+
+from pathlib import Path
 
 import pytest
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import Whitespace
 
-from transload_engine.server.tokens import AnswerText, ByteTokenizer, Message, text_of
+from transload_engine.server.tokens import (
+    AnswerText,
+    ByteTokenizer,
+    FolderTokenizer,
+    Message,
+    text_of,
+)
 
 BYTES = ByteTokenizer()
 
@@ -56,3 +67,51 @@ def test_pictures_are_refused() -> None:
 def test_half_a_character_is_held_back() -> None:
     text = AnswerText(BYTES)
     assert [text.push([token]) for token in BYTES.encode("aé!")] == ["a", "", "é", "!"]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A model's tokenizer with words for tokens, and a template in the way of real ones."""
+    words = {"[UNK]": 0, "<end>": 1, "<turn>": 2, "user": 3, "hi": 4, "there": 5, "assistant": 6}
+    fast = Tokenizer(WordLevel(words, unk_token="[UNK]"))
+    fast.pre_tokenizer = Whitespace()
+    fast.add_special_tokens(["[UNK]", "<end>", "<turn>"])
+    fast.save(str(tmp_path / "tokenizer.json"))
+    (tmp_path / "tokenizer_config.json").write_text('{"eos_token": {"content": "<end>"}}')
+    (tmp_path / "chat_template.jinja").write_text(
+        "{%- for message in messages %}\n<turn> {{ message.role }} {{ message.content }} "
+        "{{ eos_token }}\n{%- endfor %}\n"
+        "{%- if add_generation_prompt %} <turn> assistant{% endif %}"
+        "{%- if tools %}{{ raise_exception('no tools') }}{% endif %}"
+    )
+    return tmp_path
+
+
+def test_a_models_folder_is_read(folder: Path) -> None:
+    for path in (folder, folder / "tokenizer.json"):
+        model = FolderTokenizer(path)
+        assert (model.vocab_size, model.eos) == (7, 1)
+        assert model.answer_ids == [3, 4, 5, 6]
+        assert model.encode("hi there") == [4, 5]
+        assert model.decode([4, 1, 5]) == "hi there"
+
+
+def test_a_models_template_is_used(folder: Path) -> None:
+    turns: list[Message] = [{"role": "user", "content": [{"type": "text", "text": "hi"}]}]
+    model = FolderTokenizer(folder)
+    assert model.encode_chat(turns, None, add_generation_prompt=True) == [2, 3, 4, 1, 2, 6]
+    assert model.encode_chat(turns, None, add_generation_prompt=False) == [2, 3, 4, 1]
+    with pytest.raises(ValueError, match="no tools"):
+        model.encode_chat(turns, [{}], add_generation_prompt=False)
+
+
+def test_a_folder_without_a_template_has_no_conversations(folder: Path) -> None:
+    (folder / "chat_template.jinja").unlink()
+    with pytest.raises(ValueError, match="no chat template"):
+        FolderTokenizer(folder).encode_chat([], None, add_generation_prompt=True)
+
+
+def test_a_folder_without_an_end_is_refused(folder: Path) -> None:
+    (folder / "tokenizer_config.json").write_text("{}")
+    with pytest.raises(ValueError, match="names no end-of-sequence token"):
+        FolderTokenizer(folder)
