@@ -23,7 +23,7 @@ TYPICAL_PREFILLS = (
     (4.0, 32e3, 32e3 * 16e3),
 )
 TYPICAL_STEPS = ((1.0, 1.0, 2e3), (1.0, 16.0, 32e3), (1.0, 64.0, 128e3))
-PRIOR_STRENGTH = 1.0
+PRIOR_STRENGTH = 0.3
 # Prompts that end this much sooner after the former one than they take alone ran in its batch.
 BATCH_SHARE = 0.25
 # At most this share of a span is taken to be somebody else's prefill or step.

@@ -13,7 +13,7 @@ Link = tuple[float, float]
 # Where a prior is believed: tokens moved.
 TYPICAL_HANDOFFS = ((1.0, 512.0), (1.0, 8192.0), (1.0, 65536.0))
 # An end's handoffs with others say less of a pair than the pair's own.
-PAIR_STRENGTH, END_STRENGTH = 0.5, 1.0
+PAIR_STRENGTH, END_STRENGTH = 0.3, 0.3
 # Before anything is measured: 5 ms, and 128 KiB a token (8B models in 16 bits) at 10 GB/s.
 FIRST_GUESS: Link = (0.005, 1.3e-5)
 

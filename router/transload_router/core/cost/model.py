@@ -16,7 +16,7 @@ from transload_router.core.load import DestinationKey, EngineLoad, Reservation
 FIRST_PREFILL: Vector = (0.01, 1e-4, 3e-9)
 FIRST_STEP: Vector = (0.008, 5e-5, 4e-8)
 # How long a destination that nobody heard of keeps half of what was learned of it.
-HALF_LIFE_S = 60.0
+HALF_LIFE_S = 30.0
 # How often the fleet's means are taken anew.
 REFRESH_S = 1.0
 # Weight of the newest observation in running means.

@@ -5,8 +5,8 @@ weighted by the inverse square of the predicted time, so that relative errors co
 weigh as much as 1 s of 2 s. Each new observation fades the former ones. The prior takes part as a
 number of made-up observations at typical sizes, which never fade; so a destination that is seldom
 asked drifts back to what the fleet is like, and is asked again. One observation that is far off
-counts in proportion to one over its distance, so that a hiccup moves little and a slow engine is
-still found within some requests.
+counts in proportion to one over its distance, so that a hiccup moves little. Several in a row that
+are far off to the same side are news, not noise: they count in full, and the past fades quickly.
 """
 
 from collections.abc import Sequence
@@ -18,6 +18,10 @@ Vector = tuple[float, ...]
 FADE = 0.97
 # Beyond this relative error an observation's weight falls with its distance.
 MAX_ERROR = 0.5
+# So many such errors in a row, all too long or all too short, are a change.
+CHANGE = 3
+# What the past keeps with each observation of a change.
+CHANGE_FADE = 0.7
 # Added to predicted times in weights, so that tiny ones do not drown all others.
 FLOOR_S = 1e-4
 
@@ -31,7 +35,7 @@ class Regression:
         strength: How many times.
     """
 
-    __slots__ = ("_gram", "_moments", "_strength", "_typical", "num_observed", "weight")
+    __slots__ = ("_found", "_gram", "_moments", "_streak", "_strength", "_typical", "num_observed")
 
     def __init__(self, typical: Sequence[Vector], strength: float) -> None:
         self._typical = typical
@@ -39,42 +43,54 @@ class Regression:
         size = len(typical[0])
         self._gram = [[0.0] * size for _ in range(size)]
         self._moments = [0.0] * size
+        self._found: Vector | None = None
+        self._streak = 0
         self.num_observed = 0
-        self.weight = 0.0
 
     def observe(self, features: Vector, seconds: float, expected_s: float) -> None:
         """Take in one observation; `expected_s` is what the present coefficients give."""
         scale = expected_s + FLOOR_S
-        error = abs(seconds - expected_s) / scale
-        robust = 1.0 if error <= MAX_ERROR else MAX_ERROR / error
+        robust, fade = self._judge((seconds - expected_s) / scale)
         weight = robust / (scale * scale)
-        for row, moment_of in zip(self._gram, range(len(features)), strict=True):
-            at = features[moment_of] * weight
+        for index, row in enumerate(self._gram):
+            at = features[index] * weight
             for column, feature in enumerate(features):
-                row[column] = FADE * row[column] + at * feature
-            self._moments[moment_of] = FADE * self._moments[moment_of] + at * seconds
-        self.weight = FADE * self.weight + 1.0
+                row[column] = fade * row[column] + at * feature
+            self._moments[index] = fade * self._moments[index] + at * seconds
         self.num_observed += 1
+
+    def _judge(self, error: float) -> tuple[float, float]:
+        """How much an observation of this relative error counts, and what the past keeps."""
+        if abs(error) <= MAX_ERROR:
+            self._streak = 0
+            return 1.0, FADE
+        side = 1 if error > 0 else -1
+        self._streak = self._streak + side if self._streak * side > 0 else side
+        if abs(self._streak) < CHANGE:
+            return MAX_ERROR / abs(error), FADE
+        return 1.0, CHANGE_FADE
 
     def fade(self, share: float) -> None:
         """Let what was observed count less, as time passes without news."""
         self._gram = [[share * cell for cell in row] for row in self._gram]
         self._moments = [share * moment for moment in self._moments]
-        self.weight *= share
 
     def fit(self, prior: Vector) -> Vector:
         """The coefficients, given those of whom this one is thought to resemble."""
         gram = [row[:] for row in self._gram]
         moments = self._moments[:]
+        found = self._found or prior
         for features in self._typical:
             expected_s = dot(prior, features)
-            weight = self._strength / (expected_s + FLOOR_S) ** 2
+            # Where it has turned out to take longer, errors of the prior weigh like those found.
+            weight = self._strength / (max(expected_s, dot(found, features)) + FLOOR_S) ** 2
             for index, row in enumerate(gram):
                 at = features[index] * weight
                 for column, feature in enumerate(features):
                     row[column] += at * feature
                 moments[index] += at * expected_s
-        return _least_squares(gram, moments)
+        self._found = _least_squares(gram, moments)
+        return self._found
 
 
 def dot(left: Vector, right: Vector) -> float:

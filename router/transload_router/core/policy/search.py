@@ -51,6 +51,6 @@ def cheapest_pair(
             cost = pair_cost(prefill, decode)
             if cost is not None and cost < limit:
                 best, limit = (prefill, decode, cost), cost
-            if budget <= 0 and (best is not None or budget <= -len(decodes)):
+            if budget <= 0:
                 return best
     return best

@@ -6,6 +6,7 @@ from typing import Protocol
 
 import msgspec
 
+from transload_router.core.index.hits import Hit
 from transload_router.core.load import DestinationKey
 from transload_router.core.types import Engine
 
@@ -13,18 +14,7 @@ from transload_router.core.types import Engine
 Chance = Callable[[], float]
 
 
-class Hit(Protocol):
-    """What one destination holds of a prompt; the index's own type has these."""
-
-    @property
-    def num_tokens(self) -> int:
-        """Prefix that it need not compute, from any tier."""
-
-    @property
-    def is_predicted(self) -> bool:
-        """Whether part of it is expected and not yet reported."""
-
-
+# What destinations hold of a prompt; those that hold nothing may be left out.
 Match = Mapping[DestinationKey, Hit]
 
 
