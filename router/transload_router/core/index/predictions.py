@@ -107,7 +107,13 @@ class Predictions:
 
     def _take(self, claims: Claims, claim: Claim) -> None:
         table, last, bit, deadline_s = self.table, claims.last, claims.bit, claim.deadline_s
-        for key in claim.keys:
+        keys = claim.keys
+        if last.keys().isdisjoint(keys) and table.keys().isdisjoint(keys):
+            table.update(dict.fromkeys(keys, bit))
+            last.update(dict.fromkeys(keys, claim))
+            self.num_keys += len(keys)
+            return
+        for key in keys:
             holder = last.get(key)
             if holder is None:
                 table[key] = table.get(key, 0) | bit
@@ -147,15 +153,16 @@ class Predictions:
         claims, table = claim.claims, self.table
         if claims.awaited[claim.keys[-1]] is claim:
             del claims.awaited[claim.keys[-1]]
-        for key in claim.keys:
-            if claims.last.get(key) is claim:
-                del claims.last[key]
-                self.num_keys -= 1
-                mask = table[key] ^ claims.bit
-                if mask:
-                    table[key] = mask
-                else:
-                    del table[key]
+        last, bit = claims.last, claims.bit
+        mine = [key for key in claim.keys if last.get(key) is claim]
+        for key in mine:
+            del last[key]
+            mask = table[key]
+            if mask == bit:
+                del table[key]
+            else:
+                table[key] = mask ^ bit
+        self.num_keys -= len(mine)
         claim.keys = []
         if not claims.awaited:
             del self._owners[claims.bit]
