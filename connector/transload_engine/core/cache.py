@@ -45,9 +45,7 @@ class PrefixCache:
             hits.append(block)
         return hits
 
-    def admit(
-        self, request: Request, hits: list[Block], num_needed: int, num_reserved: int = 0
-    ) -> bool:
+    def admit(self, request: Request, hits: list[Block], num_needed: int) -> bool:
         """Give a request without blocks its hits, and new ones for so many tokens in all.
 
         Admission is of the whole request or of nothing: its tokens so far must fit at once, even
@@ -57,7 +55,6 @@ class PrefixCache:
             request: It holds no block.
             hits: As `match` found them.
             num_needed: Tokens to have slots for now, those in `hits` included.
-            num_reserved: Free blocks that must be left for others.
 
         Returns:
             Whether there was room; if not, nothing has changed.
@@ -66,9 +63,7 @@ class PrefixCache:
         room = self.pool.num_free - num_unused_hits
         if self.blocks_for(len(request.tokens)) - len(hits) > room:
             return False
-        num_new = max(self.blocks_for(num_needed) - len(hits), 0)
-        if num_new > room - num_reserved:
-            return False
+        num_new = self.blocks_for(num_needed) - len(hits)
         self.pool.hold(hits)
         request.blocks = [*hits, *self.pool.take(num_new)]
         request.num_stored = len(hits)

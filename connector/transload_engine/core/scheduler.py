@@ -8,8 +8,8 @@ After vLLM 0.32.0's `v1/core/sched/scheduler.py:Scheduler.schedule`, first come 
 * A request is admitted only if all its tokens so far fit, though only a part is computed first.
 * A running request that finds no block puts back the one that was admitted last, itself if need
   be; nobody is admitted in that step.
-* A load holds its blocks while nothing is computed of it, so it must leave what the prompts that
-  are being computed will take.
+* A load is begun only in a step that has tokens left, so never beside a prompt of which more is to
+  be computed later: vLLM's reserve for such prompts has nothing to hold back here.
 """
 
 from collections import deque
@@ -172,11 +172,9 @@ class Scheduler:
         num_local = len(hits) * request.block_size
         if request.has_to_load:
             num_needed = request.num_prompt
-            num_reserved = sum(self._num_missing(each) for each in self.running)
         else:
             num_needed = num_local + min(len(request.tokens) - num_local, budget)
-            num_reserved = 0
-        if not self._cache.admit(request, hits, num_needed, num_reserved):
+        if not self._cache.admit(request, hits, num_needed):
             return False
         num_loaded = num_needed - num_local if request.has_to_load else 0
         self._count_admission(request, num_local, num_loaded)
@@ -184,12 +182,6 @@ class Scheduler:
         if request.has_to_load:
             self._start_load(request, len(request.blocks) - len(hits), now)
         return True
-
-    def _num_missing(self, request: Request) -> int:
-        """Blocks that a prompt which is still being computed will take."""
-        if request.num_computed >= request.num_prompt:
-            return 0
-        return self._cache.blocks_for(len(request.tokens)) - len(request.blocks)
 
     def _count_admission(self, request: Request, num_local: int, num_loaded: int) -> None:
         if request.num_preemptions:
