@@ -35,6 +35,15 @@ def test_nobody_knows_anything() -> None:
     assert index.num_blocks == 0
 
 
+def test_prompts_without_tokens_to_spare() -> None:
+    index = index_of(P0)
+    index.apply(P0, 0, stored(TEXT, 0, 2, 1))
+    for num_tokens, expected in ((0, {}), (1, {}), (2, {P0: Hit(1, 1)})):
+        asked = TEXT.prefix(num_tokens).prompt()
+        index.predict(P0, asked, 0.0, 0.0)
+        assert index.match(asked) == expected
+
+
 def test_added_again_keeps_what_is_known() -> None:
     index = index_of(P0)
     index.apply(P0, 0, stored(TEXT, 0, 4, 16))
@@ -66,7 +75,9 @@ def test_a_burst_of_siblings_sees_where_the_first_went() -> None:
         assert index.match(sibling) == {P0: Hit(48, 48, is_predicted=True)}
         index.predict(P0, sibling, 10.5, 5.0)
     assert index.match(TEXT.prompt()) == {P0: Hit(64, 64, is_predicted=True)}
+    assert index.num_predictions == 21
     index.expire(15.0)
+    assert index.num_predictions == 20
     assert index.match(TEXT.prompt()) == {P0: Hit(48, 48, is_predicted=True)}
     index.expire(15.5)
     assert index.match(TEXT.prompt()) == {}

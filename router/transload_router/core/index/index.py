@@ -90,6 +90,11 @@ class Index:
         """Entries in all pools, those of cleared owners included until they are swept."""
         return self._holders.num_blocks
 
+    @property
+    def num_predictions(self) -> int:
+        """Prompts that are expected somewhere."""
+        return self._predictions.num_claims
+
     def owners(self) -> list[DestinationKey]:
         """Who is in it."""
         return list(self._owners)
@@ -220,6 +225,9 @@ class Index:
     def match(self, prompt: Prompt) -> Match:
         """What each destination need not compute of a prompt; those that hold none are left out."""
         match: Match = {}
+        if prompt.num_tokens < 2:
+            # The last token is always computed.
+            return match
         tables, predictions = self._holders.tables, self._predictions
         for layout, owners in self._families.masks.items():
             reached = reach(tables, predictions, layout, owners, prompt)
