@@ -29,7 +29,7 @@ NUM_REQUESTS = 200
 RESET_EVERY = 25
 NUM_AT_ONCE = 6
 
-JUDGED = "transload_cached_tokens_judged_total"
+JUDGED = "transload_cache_predictions_total"
 ERRORS = "transload_cached_tokens_error_total"
 """Requests whose prediction was compared with the engine's report; tokens between the two."""
 

@@ -25,7 +25,7 @@ from support.waiting import soon, until
 
 Headers = list[tuple[str, str]]
 _MEMBERS = msgspec.json.Decoder(dict[str, msgspec.Raw])
-_PROBES = ("/health", "/v1/models", "/metrics", "/version", "/ping")
+_PROBES = ("/health", "/v1/models", "/kv_event_sources", "/metrics", "/version", "/ping")
 
 
 class Leg(enum.StrEnum):

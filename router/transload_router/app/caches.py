@@ -26,6 +26,7 @@ class Caches:
         self._router = router
         self._configured = router.settings.event_endpoints()
         self._subscriber = EventSubscriber(self)
+        router.stream_positions = self._subscriber.positions
         self._followed: dict[str, tuple[str, int, tuple[Source, ...]]] = {}
 
     async def stop(self) -> None:

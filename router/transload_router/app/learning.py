@@ -6,6 +6,7 @@ from time import monotonic
 from transload_router.app.choosing import expect_blocks
 from transload_router.app.request import GenerateRequest
 from transload_router.app.state import Router
+from transload_router.core.kv_events.messages import StreamState
 from transload_router.core.policy import Reason
 from transload_router.core.routing import Choice
 
@@ -27,6 +28,8 @@ class Learning:
         self._choice: Choice | None = None
         self._num_chunks = 0
         self._timer: asyncio.TimerHandle | None = None
+        self._is_followed = False
+        self._cause = "unexplained"
         self.num_cached_tokens: int | None = None
 
     def begin(self, choice: Choice) -> None:
@@ -37,6 +40,9 @@ class Learning:
         reason = choice.decision.reason
         self._router.metrics.decisions.add(reason.value)
         if reason is not Reason.HANDED_OFF:
+            source = choice.decision.prefill or choice.decision.decode
+            self._is_followed = self._router.is_followed(source.key)
+            self._cause = self._find_cause(choice)
             self.num_cached_tokens = None
 
     def note_cached(self, num_tokens: int | None) -> None:
@@ -51,6 +57,8 @@ class Learning:
         metrics.cached_tokens.add("reported", amount=num_tokens)
         outcome = "exact" if predicted == num_tokens else "over"
         metrics.predictions.add(self.basis, outcome if predicted >= num_tokens else "under")
+        if num_tokens != predicted:
+            metrics.prediction_errors.add(self._cause, amount=abs(num_tokens - predicted))
         source = decision.prefill or decision.decode
         if num_tokens > predicted and self._request.prompt is not None:
             # The engine will not announce again what it already has.
@@ -61,11 +69,17 @@ class Learning:
     @property
     def basis(self) -> str:
         """What the prediction of cached tokens stands on."""
-        if self._request.prompt is None:
-            return "text"
-        decision = self._choice.decision if self._choice is not None else None
-        source = None if decision is None else (decision.prefill or decision.decode)
-        return "events" if source is not None and self._router.is_followed(source.key) else "text"
+        return "text" if self._request.prompt is None or not self._is_followed else "events"
+
+    def _find_cause(self, choice: Choice) -> str:
+        """What a wrong prediction of this choice would be due to; the first that applies."""
+        source = choice.decision.prefill or choice.decision.decode
+        if self.basis == "text":
+            return "estimated"
+        if self._router.streams.get(source.key) is not StreamState.EXACT:
+            return "part_unknown"
+        load = self._router.load.of(source.engine, source.rank)
+        return "concurrent" if load.num_requests > 1 else "unexplained"
 
     def note_sent(self, *, has_handoff: bool, is_stream: bool) -> None:
         """Decode's request goes out now."""

@@ -106,7 +106,8 @@ class Legs:
         leg.started = perf_counter()
         leg.sending = sending = Sending()
         destination = leg.destination
-        rank = destination.rank if destination.num_ranks > 1 else None
+        has_ranks = destination.num_ranks > 1 and request.endpoint.takes_rank
+        rank = destination.rank if has_ranks else None
         headers = self._router.headers.leg(role, request.header_block, rank)
         leg.exchange = await self._router.upstream.send(
             leg.engine, "POST", request.target, headers, body, sending, may_resend=may_resend

@@ -159,8 +159,8 @@ class EngineLoads(Collector):
         return (requests, tokens, up)
 
 
-# (engine id, rank, state of its stream, blocks held by tier)
-CacheRow = tuple[str, int, str, dict[str, int]]
+# (engine id, rank, state of its stream, last batch's number, blocks held by tier)
+CacheRow = tuple[str, int, str, int | None, dict[str, int]]
 
 
 class CacheGauges(Collector):
@@ -181,11 +181,18 @@ class CacheGauges(Collector):
             "1 for the state of a rank's stream of KV events.",
             labels=["engine", "rank", "state"],
         )
-        for engine, rank, state, num_blocks in self._rows():
+        sequences = GaugeMetricFamily(
+            "transload_kv_events_last_sequence",
+            "Number of the last batch of KV events that is in the index.",
+            labels=["engine", "rank"],
+        )
+        for engine, rank, state, sequence, num_blocks in self._rows():
             states.add_metric([engine, str(rank), state], 1.0)
+            if sequence is not None:
+                sequences.add_metric([engine, str(rank)], sequence)
             for tier, count in num_blocks.items():
                 blocks.add_metric([engine, str(rank), tier], count)
-        return (blocks, states)
+        return (blocks, states, sequences)
 
 
 # (name, help, labels)
@@ -246,6 +253,11 @@ _CACHE_TALLIES = (
         ("basis", "outcome"),
     ),
     (
+        "transload_cached_tokens_error",
+        "Tokens by which predictions of cached tokens were off, by cause.",
+        ("cause",),
+    ),
+    (
         "transload_kv_stream_events",
         "What happened to engines' streams of KV events.",
         ("engine", "what"),
@@ -292,8 +304,8 @@ class Metrics:
             Tally(*row) for row in _HANDOFF_TALLIES
         )
         tallies = [Tally(*row) for row in _CACHE_TALLIES]
-        self.decisions, self.prompts, self.cached_tokens = tallies[:3]
-        self.predictions, self.kv_events, self.snapshots = tallies[3:]
+        self.decisions, self.prompts, self.cached_tokens, self.predictions = tallies[:4]
+        self.prediction_errors, self.kv_events, self.snapshots = tallies[4:]
         self.ttft, self.leg_seconds, self.chunk_times = (Times(*row) for row in _TIMES)
         self.in_flight = InFlight()
         self._registry = CollectorRegistry()
@@ -301,7 +313,13 @@ class Metrics:
             *(self.requests, self.errors, self.paths, self.fallbacks, self.retries),
             *(self.handoffs, self.released, self.ttft, self.leg_seconds, self.chunk_times),
             *(self.decisions, self.prompts, self.cached_tokens, self.predictions),
-            *(self.kv_events, self.snapshots, self.in_flight, EngineLoads(engine_rows)),
+            *(
+                self.prediction_errors,
+                self.kv_events,
+                self.snapshots,
+                self.in_flight,
+                EngineLoads(engine_rows),
+            ),
             CacheGauges(cache_rows),
         ):
             self._registry.register(collector)

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from time import monotonic
 from urllib.parse import urlsplit
 
@@ -13,7 +13,7 @@ from transload_router.app.owners import Owners
 from transload_router.core.handoff import HandoffPolicy
 from transload_router.core.index.approximate import ApproximateIndex
 from transload_router.core.index.index import Index
-from transload_router.core.kv_events.messages import StreamState
+from transload_router.core.kv_events.messages import SnapshotLoaded, StreamState
 from transload_router.core.load import DestinationKey
 from transload_router.core.membership import Fleet, Health
 from transload_router.core.policy import Ask, Chance, Destination, FleetView
@@ -45,6 +45,7 @@ class Router:
         self.texts = ApproximateIndex()
         # How much is known of each cache that is followed; `app/caches` keeps it.
         self.streams: dict[DestinationKey, StreamState] = {}
+        self.stream_positions: Callable[[], Mapping[DestinationKey, SnapshotLoaded]] = dict
         self.session_header = settings.session_header.lower().encode()
         self._destinations: dict[str, list[Destination]] = {}
         for member in self.fleet.members.values():
@@ -186,9 +187,11 @@ class Router:
             )
 
     def _cache_rows(self) -> Iterator[CacheRow]:
+        positions = self.stream_positions()
         for key, state in self.streams.items():
-            stats = self.index.stats(key)
-            yield (*key, state.value, stats.num_blocks if stats is not None else {})
+            stats, position = self.index.stats(key), positions.get(key)
+            sequence = position.seq if position is not None else None
+            yield (*key, state.value, sequence, stats.num_blocks if stats is not None else {})
 
 
 def _nobody_listens(_engine_id: str) -> None:

@@ -72,6 +72,7 @@ class Reservation:
 
     Attributes:
         since_s: When it was made.
+        num_tokens: Prompt and expected answer.
         num_prefill_tokens: Prompt tokens to compute here.
         prefill_area: Those times the mean context they attend to.
     """
@@ -79,9 +80,9 @@ class Reservation:
     __slots__ = (
         "_load",
         "_num_context_tokens",
-        "_num_tokens",
         "_phase",
         "num_prefill_tokens",
+        "num_tokens",
         "prefill_area",
         "since_s",
     )
@@ -95,7 +96,7 @@ class Reservation:
         now: float = 0.0,
     ) -> None:
         self._load: EngineLoad | None = load
-        self._num_tokens = num_tokens
+        self.num_tokens = num_tokens
         self._num_context_tokens = num_context_tokens
         self.num_prefill_tokens = num_prefill_tokens
         self.prefill_area = area(num_context_tokens - num_prefill_tokens, num_prefill_tokens)
@@ -128,6 +129,17 @@ class Reservation:
         load.num_context_tokens += self._num_context_tokens
 
     @property
+    def is_released(self) -> bool:
+        """Whether it was given back."""
+        return self._load is None
+
+    @property
+    def load(self) -> EngineLoad | None:
+        """Where it counts; None once it was released or its engine is gone or replaced."""
+        load = self._load
+        return load if load is not None and load.version >= 0 else None
+
+    @property
     def is_prefilling(self) -> bool:
         """Whether it has a prompt to compute, and that is not done."""
         return self._load is not None and self._phase is _PREFILLING
@@ -139,7 +151,7 @@ class Reservation:
             return
         load.version += 1
         load.num_requests -= 1
-        load.num_tokens -= self._num_tokens
+        load.num_tokens -= self.num_tokens
         if self._phase is _PREFILLING:
             self._leave_queue(load, now)
         elif self._phase is _DECODING:

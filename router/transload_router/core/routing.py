@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from transload_router.core.cost import CostModel, DestinationCost
+from transload_router.core.cost import CostModel
 from transload_router.core.load import EngineLoad, Load, Reservation
 from transload_router.core.policy.pricing import Weights
 from transload_router.core.policy.registry import make_policy
@@ -42,7 +42,6 @@ MIN_OWN_SHARE = 0.2
 class _Mark:
     """A load's integrals at one moment."""
 
-    load: EngineLoad
     now: float
     decoding_s: float
     context_token_s: float
@@ -54,7 +53,6 @@ class _Mark:
         """As it stands."""
         load.count_until(now)
         return cls(
-            load,
             now,
             load.decoding_s,
             load.context_token_s,
@@ -165,45 +163,41 @@ class Routing:
 
     def observe_prefill(self, choice: Choice, now: float) -> None:
         """Prefill's answer has come, whole and good."""
-        destination, reservation = choice.decision.prefill, choice.prefill
-        if destination is None or reservation is None:
-            return
-        self._prefilled(destination, reservation, now)
+        if choice.decision.prefill is not None and choice.prefill is not None:
+            self._prefilled(choice.decision.prefill, choice.prefill, now)
 
     def observe_sent(self, choice: Choice, now: float) -> None:
         """Decode's request is sent, with the handoff."""
-        choice.sent_s = now
-        load, model = self._of(choice.decision.decode)
+        load = choice.decode.load
+        if load is None:
+            return
+        model = self.costs.of(choice.decision.decode.key)
         step_s = model.decode_step_s(load.num_decoding + 1, load.num_context_tokens)
-        choice.admission_s = model.queue_s(load, now) + step_s
+        choice.sent_s, choice.admission_s = now, model.queue_s(load, now) + step_s
 
     def observe_first_token(self, choice: Choice, now: float) -> None:
         """The first token has come from decode."""
-        decision = choice.decision
-        self.accuracy.note(decision.predicted.first_token_s, now - choice.chosen_s)
-        if choice.sent_s is not None and decision.prefill is not None:
+        decision, terms = choice.decision, choice.decision.predicted
+        self.accuracy.note(terms.first_token_s, now - choice.chosen_s)
+        source, sink = decision.prefill, decision.decode
+        if choice.sent_s is not None and source is not None and self._are_known(source, sink):
             seconds = max(0.0, now - choice.sent_s - choice.admission_s)
-            self.costs.links.observe(
-                decision.prefill.key,
-                decision.decode.key,
-                decision.predicted.num_moved_tokens,
-                seconds,
-            )
-        self._prefilled(decision.decode, choice.decode, now)
-        choice.began = _Mark.of(self._of(decision.decode)[0], now)
+            self.costs.links.observe(source.key, sink.key, terms.num_moved_tokens, seconds)
+        self._prefilled(sink, choice.decode, now)
+        load = choice.decode.load
+        choice.began = _Mark.of(load, now) if load is not None else None
 
     def observe_end(self, choice: Choice, now: float, num_tokens: int) -> None:
-        """The answer is whole, with so many tokens."""
+        """The answer is whole, with so many tokens. Call before `Choice.release`."""
         self.costs.observe_answer(num_tokens)
-        began, destination = choice.began, choice.decision.decode
-        load, model = self._of(destination)
-        if began is None or began.load is not load or now <= began.now or num_tokens < MIN_ANSWER:
+        began, load, destination = choice.began, choice.decode.load, choice.decision.decode
+        if began is None or load is None or now <= began.now or num_tokens < MIN_ANSWER:
             return
         ended = _Mark.of(load, now)
         span_s = now - began.now
         foreign_s = 0.0
         if ended.prefilled_tokens > began.prefilled_tokens:
-            foreign_s = model.prefill_s(
+            foreign_s = self.costs.of(destination.key).prefill_s(
                 ended.prefilled_tokens - began.prefilled_tokens,
                 ended.prefilled_area - began.prefilled_area,
                 EngineLoad(0),
@@ -221,15 +215,15 @@ class Routing:
         """A gone engine takes with it whatever is kept of it."""
         self.load.forget(engine_id)
         self.costs.forget(engine_id)
+        self.policy.forget(engine_id)
 
     def queue_s(self, destination: Destination, now: float) -> float:
         """Until what was promised to it is computed."""
-        load, model = self._of(destination)
-        return model.queue_s(load, now)
-
-    def _of(self, destination: Destination) -> tuple[EngineLoad, DestinationCost]:
         load = self.load.of(destination.engine, destination.rank)
-        return load, self.costs.of(destination.key)
+        return self.costs.of(destination.key).queue_s(load, now)
+
+    def _are_known(self, *destinations: Destination) -> bool:
+        return all(self.costs.is_known(one.key) for one in destinations)
 
     def _reserve(
         self,
@@ -249,7 +243,7 @@ class Routing:
         )
 
     def _prefilled(self, destination: Destination, prompt: Reservation, now: float) -> None:
-        if prompt.is_prefilling:
-            load = self.load.of(destination.engine, destination.rank)
+        load = prompt.load
+        if load is not None and prompt.is_prefilling:
             self.costs.observe_prefill(destination.key, prompt, load, now)
         prompt.prefilled(now)

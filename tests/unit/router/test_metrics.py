@@ -78,6 +78,7 @@ def test_each_attribute_is_the_series_of_its_name() -> None:
     metrics.prompts.add("router")
     metrics.cached_tokens.add("predicted", amount=64)
     metrics.predictions.add("events", "exact")
+    metrics.prediction_errors.add("concurrent", amount=32)
     metrics.kv_events.add("prefill-0", "gap")
     metrics.snapshots.add("loaded")
     metrics.ttft.observe(0.2, "chat")
@@ -95,6 +96,7 @@ def test_each_attribute_is_the_series_of_its_name() -> None:
     assert samples["transload_prompts_total"] == {("router",): 1}
     assert samples["transload_cached_tokens_total"] == {("predicted",): 64}
     assert samples["transload_cache_predictions_total"] == {("events", "exact"): 1}
+    assert samples["transload_cached_tokens_error_total"] == {("concurrent",): 32}
     assert samples["transload_kv_stream_events_total"] == {("prefill-0", "gap"): 1}
     assert samples["transload_index_snapshots_total"] == {("loaded",): 1}
     assert samples["transload_time_to_first_token_seconds_sum"] == {("chat",): 0.2}
@@ -103,9 +105,10 @@ def test_each_attribute_is_the_series_of_its_name() -> None:
 
 
 def test_caches_are_read_from_the_live_index() -> None:
-    caches: list[CacheRow] = [("prefill-0", 1, "exact", {"GPU": 5, "CPU": 2})]
+    caches: list[CacheRow] = [("prefill-0", 1, "exact", 41, {"GPU": 5, "CPU": 2})]
     samples = page(Metrics(rows, lambda: iter(caches)))
     assert samples["transload_kv_stream_state"] == {("prefill-0", "1", "exact"): 1}
+    assert samples["transload_kv_events_last_sequence"] == {("prefill-0", "1"): 41}
     assert samples["transload_index_blocks"] == {
         ("prefill-0", "1", "GPU"): 5,
         ("prefill-0", "1", "CPU"): 2,

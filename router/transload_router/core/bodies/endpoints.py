@@ -90,6 +90,7 @@ class Endpoint:
         ids_go: How an engine is given the prompt as token ids instead of its text: within the
             transfer parameters, as the prompt itself, or not at all. (vLLM 0.32.0; older engines
             ignore the first.)
+        takes_rank: Whether engines let the caller choose the data-parallel rank (vLLM 0.32.0).
         prompt_members: Members whose raw text the prompt is made of, in the order in which a
             conversation grows.
     """
@@ -105,6 +106,7 @@ class Endpoint:
     local_rules: tuple[LocalRule, ...] = ()
     length_members: tuple[str, ...] = ("max_tokens",)
     ids_go: Literal["in_transfer", "as_prompt", "nowhere"] = "nowhere"
+    takes_rank: bool = True
     prompt_members: tuple[str, ...] = ("tools", "system", "messages")
 
 
@@ -239,6 +241,7 @@ RESPONSES = Endpoint(
         _truncated_to_fit,
     ),
     length_members=("max_output_tokens",),
+    takes_rank=False,
     prompt_members=("tools", "instructions", "input"),
 )
 MESSAGES = Endpoint(

@@ -22,7 +22,7 @@ TYPICAL_PREFILLS = (
     (1.0, 4096.0, 4096.0 * 2048),
     (4.0, 32e3, 32e3 * 16e3),
 )
-TYPICAL_STEPS = ((1.0, 1.0, 2e3), (1.0, 16.0, 32e3), (1.0, 64.0, 128e3))
+TYPICAL_STEPS = ((1.0, 1.0, 2e3), (1.0, 16.0, 64e3), (1.0, 64.0, 64e3))
 PRIOR_STRENGTH = 0.3
 # Prompts that end this much sooner after the former one than they take alone ran in its batch.
 BATCH_SHARE = 0.25

@@ -51,6 +51,10 @@ class CostModel:
             model.refit(self._prefill_prior, self._step_prior)
         return model
 
+    def is_known(self, key: DestinationKey) -> bool:
+        """Whether anything is kept of a destination; what comes of gone ones teaches nothing."""
+        return key in self._models
+
     def observe_prefill(
         self, key: DestinationKey, prompt: Reservation, load: EngineLoad, now: float
     ) -> None:

@@ -73,6 +73,10 @@ class CostPolicy:
         best = min(eligible, key=lambda row: row.terms.total_s)
         return [replace(row, is_chosen=row is best) for row in rows]
 
+    def forget(self, engine_id: str) -> None:
+        """See `Policy.forget`."""
+        self._quotes.forget(engine_id)
+
     def _scan(self, ask: Ask, view: FleetView, now: float) -> tuple[Prices, Scan, Scan]:
         sources = view.prefill if ask.may_split and ask.handoff_from is None else ()
         prefill = Scan(sources, self._quotes.of(sources), now)

@@ -59,6 +59,9 @@ class PlainPolicy:
                 rows.append(self._row(ask, prices, one, other, is_chosen=False))
         return rows
 
+    def forget(self, engine_id: str) -> None:
+        """See `Policy.forget`: plain rules keep nothing of engines."""
+
     def _first(
         self, ask: Ask, view: FleetView
     ) -> tuple[Destination | None, Destination, Reason] | None:

@@ -172,4 +172,7 @@ class Policy(Protocol):
         """Choose, or None if nobody can write the answer. Pure but for chance and rotation."""
 
     def explain(self, ask: Ask, view: FleetView, now: float) -> list[Row]:
-        """Every candidate with its terms; the choice marked, ties as chance has them now."""
+        """Every candidate with its terms, the choice marked; where costs tie, one of them."""
+
+    def forget(self, engine_id: str) -> None:
+        """Drop whatever is kept of a gone engine."""

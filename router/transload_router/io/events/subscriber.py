@@ -115,9 +115,9 @@ class EventSubscriber:
 
     def _drop(self, engine_id: str) -> None:
         _, feeds = self._engines.pop(engine_id, (0, []))
+        # One that is still in the queue has nothing to take when its turn comes.
         for feed in feeds:
             feed.close()
-            self._waiting.discard(feed)
 
     def _wake(self, feed: Feed) -> None:
         """Give the feed a turn."""
@@ -134,11 +134,9 @@ class EventSubscriber:
         try:
             while self._ready and time.perf_counter() < end:
                 feed = self._ready.popleft()
-                # Closed feeds are still in the queue, and no longer in the set.
-                if feed in self._waiting:
-                    self._waiting.discard(feed)
-                    if feed.pump(_MESSAGES_PER_LOOK):
-                        self._wake(feed)
+                self._waiting.discard(feed)
+                if feed.pump(_MESSAGES_PER_LOOK):
+                    self._wake(feed)
         finally:
             if self._ready and self._turn_handle is None:
                 self._turn_handle = asyncio.get_running_loop().call_soon(self._turn)

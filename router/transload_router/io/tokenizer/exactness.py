@@ -14,9 +14,7 @@ from transload_router.core.tokens.job import ChatJob, TextJob, TokenizeJob, Unkn
 from transload_router.core.tokens.tokens import Tokens
 from transload_router.io.tokenizer.asked import Ask
 
-_UNICODE = (
-    "naïve Straße, 東京都 привет 🙂 👩\u200d👩\u200d👧 e\u0301 \xa0…  Ⅷ ﬁ\u3000سلم ไทย\u200b"
-)
+_UNICODE = "naïve Straße, 東京都 привет 🙂 👩\u200d👩\u200d👧 e\u0301 \xa0…  Ⅷ ﬁ\u3000سلم ไทย\u200b"
 _BLANKS = " \n\n two  blanks\t\t\r\n   \n x = f(y)  # 12345 3.14\n "
 _TOOL = {
     "name": "get_weather",
