@@ -53,14 +53,8 @@ def parser() -> argparse.ArgumentParser:
     return made
 
 
-def fleet(arguments: argparse.Namespace) -> SimulatedFleet:
-    """What the command line describes.
-
-    Raises:
-        ValueError: It describes nothing that can run.
-    """
-    given = arguments
-    core = CoreSettings(
+def _core(given: argparse.Namespace) -> CoreSettings:
+    return CoreSettings(
         block_size=given.block_size,
         num_blocks=given.num_gpu_blocks_override,
         max_model_tokens=given.max_model_len,
@@ -75,6 +69,14 @@ def fleet(arguments: argparse.Namespace) -> SimulatedFleet:
         has_int_names=given.event_hashes == "int",
         profile=Profile.load(given.profile) if given.profile else Profile(),
     )
+
+
+def fleet(given: argparse.Namespace) -> SimulatedFleet:
+    """What the command line describes.
+
+    Raises:
+        ValueError: It describes nothing that can run.
+    """
     ports = EventPorts(
         events=given.events_port,
         replay=given.replay_port,
@@ -87,7 +89,7 @@ def fleet(arguments: argparse.Namespace) -> SimulatedFleet:
         side_channel_host=given.side_channel_host,
         side_channel_port=given.side_channel_port,
         model=given.served_model_name,
-        core=core,
+        core=_core(given),
         num_ranks=given.data_parallel_size,
         ports=ports if given.events else None,
         speed=given.speed,

@@ -141,6 +141,21 @@ def test_who_finds_no_block_puts_back_the_last_and_nothing_is_lost() -> None:
         assert tokens(outputs, name) == tokens(expected, name)
         assert len(tokens(outputs, name)) == 20
     assert core.usage == 0
+    # Who is admitted again has been counted.
+    assert core.counters.prefix_cache_queries == 32
+
+
+def test_who_was_put_back_is_not_admitted_in_the_same_step() -> None:
+    core = make(schedules_async=True)
+    core.add_request("held", Ask(prompt(28), 1, hands_off=True))
+    run(core)
+    core.add_request("a", Ask(prompt(11, 11), 8))
+    while core.counters.num_preemptions == 0:
+        core.step(0.0)
+    # Its three blocks are free again and would hold the twelve tokens that are known of it, but a
+    # thirteenth is on its way.
+    assert core.num_waiting == 1
+    assert core.num_running == 0
 
 
 def test_asynchronously_the_next_step_is_composed_before_the_last_is_known() -> None:
@@ -270,6 +285,8 @@ def test_a_handoff_is_loaded_and_only_the_last_token_computed() -> None:
     assert core.unread_handoffs == [HANDOFF]
     core.end_load("d", prompt(9), num_bytes=3)
     assert core.unread_handoffs == []
+    begun = core.step(0.0)
+    assert begun.duration_s == pytest.approx(0.004 + 50e-6 + 9 * 2e-9)
     outputs = run(core)
     assert tokens(outputs, "d") == tokens(run(alone), "d")
     assert outputs[0].num_cached_tokens == 9
