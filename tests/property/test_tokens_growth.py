@@ -98,7 +98,9 @@ def test_going_on_gives_what_starting_over_gives(
 @settings(max_examples=40, deadline=None)
 @given(
     parts=st.lists(
-        st.sampled_from([*_WORDS, "<mask>", " <tail> ", "<word>", "a<word>", "<plain>", "\t\t"]),
+        st.sampled_from(
+            [*_WORDS, "<|im_end|>er", "<mask>", " <tail> ", "<word>", "a<word>", "<plain>", "\t\t"]
+        ),
         max_size=14,
     )
 )

@@ -144,13 +144,14 @@ def word_piece() -> Tokenizer:
 
 
 def greedy_marks() -> Tokenizer:
-    """Byte level, with added tokens that take blanks, stand alone only, or are normalised."""
+    """Byte level; added tokens take blanks, stand alone, are normalised, or begin another."""
     tokenizer = byte_level()
     tokenizer.add_special_tokens(
         [
             AddedToken("<mask>", special=True, lstrip=True),
             AddedToken("<tail>", special=True, rstrip=True),
             AddedToken("<word>", special=True, single_word=True),
+            AddedToken("<|im_end|>er", special=True),
         ]
     )
     tokenizer.add_tokens([AddedToken("<plain>", normalized=True), AddedToken("block")])

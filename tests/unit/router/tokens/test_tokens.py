@@ -8,6 +8,7 @@ import pytest
 from support.small_tokenizers import (
     CHATML,
     byte_level,
+    greedy_marks,
     llama,
     made,
     noon,
@@ -128,6 +129,14 @@ def test_a_system_prompt_is_known_to_other_conversations() -> None:
 
     assert isinstance(plan, Plan)
     assert plan.num_new_characters == len("user\nb")
+
+
+def test_a_seam_may_grow_into_a_longer_one_with_the_next_turn() -> None:
+    tokens, encoder = _tokens(greedy_marks()), Encoder(greedy_marks())
+    for text in (f"{_LONG}<|im_end|>", f"{_LONG}<|im_end|>er is", f"{_LONG}<|im_end|> is"):
+        assert _prompt(tokens, TextJob(text)).tokens == encoder.whole(text)
+
+    assert tokens.stats.num_prefix_tokens > 0
 
 
 def test_caches_are_bounded() -> None:
