@@ -158,6 +158,20 @@ def test_who_was_put_back_is_not_admitted_in_the_same_step() -> None:
     assert core.num_running == 0
 
 
+def test_a_prefill_that_was_put_back_hands_off_only_what_it_holds() -> None:
+    core = make(schedules_async=True)
+    core.add_request("b", Ask(prompt(4), 8))
+    core.add_request("a", Ask(prompt(36, 11), 1, hands_off=True))
+    core.step(0.0)
+    # While a's only token is under way, b takes a block from it.
+    assert shapes(core.step(0.0)) == [("b", False)]
+    assert core.counters.num_preemptions == 1
+    last = run(core)[-1]
+    assert last.request_id == "a"
+    assert last.handoff is not None
+    assert len(last.handoff["remote_block_ids"][0]) == 9
+
+
 def test_asynchronously_the_next_step_is_composed_before_the_last_is_known() -> None:
     def told(schedules_async: bool) -> list[str]:
         core = make(schedules_async=schedules_async)
