@@ -2,7 +2,8 @@
 
 import asyncio
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -56,6 +57,14 @@ def local(encoder: _Watched) -> Iterator[LocalTokenizer]:
     local.close()
 
 
+def _spied(plan: Callable[..., Any], on_loop: list[bool]) -> Callable[..., Any]:
+    def spied(*arguments: Any) -> Any:
+        on_loop.append(threading.current_thread() is threading.main_thread())
+        return plan(*arguments)
+
+    return spied
+
+
 def _job(*texts: str) -> ChatJob:
     messages = [{"role": "user", "content": text} for text in texts]
     return ChatJob(messages, None, {"add_generation_prompt": True})
@@ -97,7 +106,21 @@ async def test_conversations_of_many_messages_are_rendered_beside_the_loop(
     assert set(encoder.threads) == {False}
 
 
-async def test_so_are_very_long_texts(local: LocalTokenizer, encoder: _Watched) -> None:
+@pytest.mark.parametrize("kind", ["text", "chat"])
+async def test_so_are_very_long_texts(
+    local: LocalTokenizer, encoder: _Watched, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    text = "<|im_end|>" * 420_000
+    on_loop: list[bool] = []
+    monkeypatch.setattr(local.tokens, "plan", _spied(local.tokens.plan, on_loop))
+
+    prompt = await local.tokenize(TextJob(text) if kind == "text" else _job(text), _ME)
+
+    assert isinstance(prompt, Prompt)
+    assert on_loop == [False]
+
+
+async def test_seams_alone_need_no_encoding(local: LocalTokenizer, encoder: _Watched) -> None:
     job = TextJob("<|im_end|>" * 420_000)
 
     assert isinstance(await local.tokenize(job, _ME), Prompt)

@@ -99,6 +99,9 @@ class LocalTokenizer:
 
 
 def _is_long(job: TokenizeJob) -> bool:
-    if isinstance(job, ChatJob):
-        return len(job.messages) > _INLINE_MESSAGES
-    return len(job.text) > _INLINE_TEXT_CHARACTERS
+    if not isinstance(job, ChatJob):
+        return len(job.text) > _INLINE_TEXT_CHARACTERS
+    if len(job.messages) > _INLINE_MESSAGES:
+        return True
+    contents = (m.get("content") for m in job.messages if isinstance(m, dict))
+    return sum(len(c) for c in contents if isinstance(c, str)) > _INLINE_TEXT_CHARACTERS

@@ -111,14 +111,14 @@ def test_keys_are_not_shared_across_identities_salts_or_special_tokens(other: An
     assert tokens.stats.num_prefix_tokens > 0
 
 
-def test_the_same_prompt_again_keeps_its_keys() -> None:
+def test_the_same_prompt_again_keeps_its_keys(monkeypatch: pytest.MonkeyPatch) -> None:
     tokens = _tokens()
-    for _ in range(3):
-        prompt = _prompt(tokens, _job(_LONG))
     keys = _prompt(tokens, _job(_LONG)).keys(16)
+    _prompt(tokens, _job(_LONG))  # whose keys nobody asks for
+    again = _prompt(tokens, _job(_LONG))
+    monkeypatch.setattr("transload_router.core.prompt.chain_keys", lambda *_: [])
 
-    assert keys == Prompt(_ME, prompt.tokens).keys(16)
-    assert _prompt(tokens, _job(_LONG)).keys(16) == keys
+    assert again.keys(16)[: len(keys) - 1] == keys[:-1]
 
 
 def test_a_system_prompt_is_known_to_other_conversations() -> None:
