@@ -1,0 +1,1 @@
+"""A fleet of engines in simulated time, driven by the router's own core."""
