@@ -9,7 +9,6 @@ import httpx
 import pytest
 
 from transload_engine.core.settings import CoreSettings
-from transload_engine.core.timing import Profile
 from transload_engine.server.engine import EngineSpec
 from transload_engine.server.fleet import SimulatedFleet
 
@@ -21,10 +20,12 @@ ASKED = [each for each in RECORDED if each["path"] != "/metrics"]
 @pytest.fixture
 async def client() -> AsyncIterator[httpx.AsyncClient]:
     core = CoreSettings(block_size=32, num_blocks=24, max_model_tokens=512)
-    spec = EngineSpec(model="tiny", core=core)
-    async with SimulatedFleet([spec]) as fleet:
-        async with httpx.AsyncClient(base_url=fleet.engines[0].url, trust_env=False) as client:
-            yield client
+    async with SimulatedFleet([EngineSpec(model="tiny", core=core)]) as fleet, _to(fleet) as client:
+        yield client
+
+
+def _to(fleet: SimulatedFleet) -> httpx.AsyncClient:
+    return httpx.AsyncClient(base_url=fleet.engines[0].url, trust_env=False)
 
 
 def _shape(value: Any) -> Any:
@@ -79,10 +80,9 @@ async def test_metrics_are_called_as_vllms(client: httpx.AsyncClient) -> None:
 
 
 async def test_metrics_are_labelled_by_rank_and_model() -> None:
-    core = CoreSettings(block_size=32, num_blocks=24, max_model_tokens=512, profile=Profile())
-    async with SimulatedFleet([EngineSpec(model="tiny", core=core, num_ranks=2)]) as fleet:
-        async with httpx.AsyncClient(base_url=fleet.engines[0].url, trust_env=False) as client:
-            lines = (await client.get("/metrics")).text.splitlines()
+    spec = EngineSpec(model="tiny", num_ranks=2)
+    async with SimulatedFleet([spec]) as fleet, _to(fleet) as client:
+        lines = (await client.get("/metrics")).text.splitlines()
     assert 'vllm:num_requests_running{engine="0",model_name="tiny"} 0.0' in lines
     assert 'vllm:num_requests_running{engine="1",model_name="tiny"} 0.0' in lines
     assert lines.count("# TYPE vllm:num_requests_running gauge") == 1

@@ -191,6 +191,16 @@ async def test_who_waits_at_decode_keeps_its_lease_alive() -> None:
         assert rank.core.leases.num_expired == 0
 
 
+async def test_two_answers_cannot_share_a_handoff(world: World) -> None:
+    handoff = await world.hand_off()
+    answer = await world.complete(world.decode, n=2, kv_transfer_params=handoff)
+    assert answer.status_code == 500
+    decode, prefill = world.decode.cores[0], world.prefill.cores[0]
+    assert (decode.counters.num_loads, decode.counters.num_failed_loads) == (1, 1)
+    assert prefill.leases.num_late == 1
+    assert decode.usage == prefill.usage == 0
+
+
 async def test_a_failed_load_breaks_a_stream_with_an_error(world: World) -> None:
     handoff = await world.hand_off()
     await world.complete(world.decode, kv_transfer_params=handoff)
