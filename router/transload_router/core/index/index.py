@@ -28,7 +28,7 @@ from transload_router.core.kv_events.messages import SnapshotLoaded
 from transload_router.core.prompt import Prompt
 
 # Retired keys swept with each event beside as many as it brought, and with each `expire`: a
-# slice costs 0.13 and 1 ms (bench/index.py), and sweeping outruns what comes in.
+# slice costs 0.2 and 1.7 ms (bench/index.py), and sweeping outruns what comes in.
 _SWEEP_PER_EVENT = 256
 _SWEEP_PER_TICK = 2048
 # vLLM's block size where neither the owner nor any other of its model has told one.
