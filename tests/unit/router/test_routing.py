@@ -158,3 +158,19 @@ def test_accuracy_is_a_running_mean() -> None:
         accuracy.note(2.0, 1.5)
     assert accuracy.num_measured == 501
     assert accuracy.error_s == pytest.approx(0.5, abs=0.01)
+
+
+def test_what_comes_late_of_a_gone_engine_is_not_kept() -> None:
+    one = routing("round-robin")
+    choice = chosen(one, view(1, 1), 1.0)
+    one.forget("p0")
+    one.forget("d0")
+    one.observe_prefill(choice, 2.0)
+    choice.release_prefill(2.0)
+    one.observe_sent(choice, 2.0)
+    one.observe_first_token(choice, 3.0)
+    one.observe_end(choice, 9.0, 100)
+    choice.release(9.0)
+    assert list(one.load.items()) == []
+    assert not one.costs.is_known(("p0", 0))
+    assert not one.costs.is_known(("d0", 0))

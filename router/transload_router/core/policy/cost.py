@@ -81,12 +81,8 @@ class CostPolicy:
         sources = view.prefill if ask.may_split and ask.handoff_from is None else ()
         prefill = Scan(sources, self._quotes.of(sources), now)
         decode = Scan(view.decode, self._quotes.of(view.decode), now)
-        length = max(
-            sum(quote.num_prefilling for quote in pool.quotes) / max(1, len(pool.quotes))
-            for pool in (prefill, decode)
-        )
         weights = self._weights
-        prices = Prices(ask, self._load, self._costs, weights, length, now)
+        prices = Prices(ask, self._load, self._costs, weights, now)
         for pool in (prefill, decode):
             pool.price_prefill(prices, weights)
             pool.bound(prices, weights, is_decode=pool is decode)

@@ -39,7 +39,7 @@ class PlainPolicy:
         self._order.note_choice(Role.DECODE)
         if prefill is not None:
             self._order.note_choice(Role.PREFILL)
-        prices = Prices(ask, self._load, self._costs, Weights(), 0.0, now)
+        prices = Prices(ask, self._load, self._costs, Weights(), now)
         return Decision(prefill, decode, reason, self._terms(ask, prices, prefill, decode))
 
     def explain(self, ask: Ask, view: FleetView, now: float) -> list[Row]:
@@ -52,7 +52,7 @@ class PlainPolicy:
             (one, decode) for one in view.prefill if prefill is not None and one is not prefill
         ]
         others += [(prefill, one) for one in view.decode if one is not decode]
-        prices = Prices(ask, self._load, self._costs, Weights(), 0.0, now)
+        prices = Prices(ask, self._load, self._costs, Weights(), now)
         rows = [self._row(ask, prices, prefill, decode, is_chosen=True)]
         for one, other in others:
             if one is None or (one.key != other.key and view.can_pair(one, other)):

@@ -4,8 +4,8 @@
 
 - *Own time*: queue, prefill, handoff, admission.
 - *Delay*: a prefill of S seconds is waited for by whoever comes before the queue is empty again;
-  as many as now wait per destination, on average. So the busier the fleet, the more a cached
-  prefix is worth beside a short queue.
+  about as many as wait there now. So the longer the queues, the more a cached prefix is worth, and
+  an idle destination is free.
 - *Cache*: tokens computed here although another destination has them fill blocks twice; what they
   push out would have been asked for again with about the share of prompts that hits.
 - *Stall*: each step of a prefill is a step of every answer being written here.
@@ -36,7 +36,7 @@ class Weights(msgspec.Struct, frozen=True):
     """
 
     answer_weight: float = 0.05
-    delay_weight: float = 1.0
+    delay_weight: float = 0.5
     cache_weight: float = 3.0
     load_factor: float = 2.0
     load_slack_s: float = 1.0
@@ -74,7 +74,6 @@ class Prices:
         load: Everybody's load.
         costs: Everybody's times.
         weights: How to weigh them.
-        queue_length: Prompts waiting per destination, where most wait.
         now: Monotonic seconds.
 
     Attributes:
@@ -82,7 +81,6 @@ class Prices:
         num_tokens: Of the prompt.
         num_answer: Expected of the answer.
         most_held: The longest prefix that anybody holds.
-        delay_factor: What a second of prefill costs others.
         duplicate_factor: What computing a token again costs later prompts, of doing so once.
     """
 
@@ -92,7 +90,6 @@ class Prices:
         load: Load,
         costs: CostModel,
         weights: Weights,
-        queue_length: float,
         now: float,
     ) -> None:
         self._load = load
@@ -104,7 +101,6 @@ class Prices:
         self.num_answer = costs.expected_answer(ask.num_answer_tokens)
         held = max((hit.num_tokens for hit in ask.match.values()), default=0)
         self.most_held = min(held, self.num_tokens - 1)
-        self.delay_factor = weights.delay_weight * queue_length
         self.duplicate_factor = weights.cache_weight * costs.hit_share
 
     def prefill(self, destination: Destination, load: EngineLoad) -> Prefill:
@@ -117,7 +113,7 @@ class Prices:
         uncached = num_tokens - cached
         seconds = model.prefill_s(uncached, uncached * (cached + uncached * 0.5), load)
         queue_s = model.queue_s(load, self._now) if load.num_prefilling else 0.0
-        delay_s = self.delay_factor * seconds
+        delay_s = self._weights.delay_weight * load.num_prefilling * seconds
         cache_s = 0.0
         if self.most_held > cached:
             cache_s = (self.most_held - cached) * self.duplicate_factor * model.token_s

@@ -37,7 +37,7 @@ class Scan:
         """Fill in `computing`."""
         match, num_tokens, most = prices.match, prices.num_tokens, prices.most_held
         last = num_tokens - 1
-        share, answer_weight = 1.0 + prices.delay_factor, weights.answer_weight
+        answer_weight, delay_weight = weights.answer_weight, weights.delay_weight
         duplicate = prices.duplicate_factor
         append = self.computing.append
         for one, quote, queue_s in zip(self.destinations, self.quotes, self.queues, strict=True):
@@ -50,7 +50,8 @@ class Scan:
             seconds = steps * quote.pass_s + uncached * (
                 quote.token_s + (cached + uncached * 0.5) * quote.area_s
             )
-            cost = queue_s + seconds * (share + answer_weight * quote.num_decoding)
+            others = answer_weight * quote.num_decoding + delay_weight * quote.num_prefilling
+            cost = queue_s + seconds * (1.0 + others)
             if cached < most:
                 cost += (most - cached) * duplicate * quote.token_s
             append(cost)
