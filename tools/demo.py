@@ -1,7 +1,8 @@
-"""The whole thing on one machine: two real vLLM engines, the router, one streamed chat answer.
+"""The whole thing on one machine: two real vLLM engines, the router, two turns of a chat.
 
-``make demo`` runs it and serves until Ctrl-C; ``make demo ONESHOT=1`` ends after the answer. The
-model is tiny and random, so its text is noise; the prompt's KV cache that travels is real.
+``make demo`` runs it and serves until Ctrl-C; ``make demo ONESHOT=1`` ends after the answers. The
+model is tiny and random, so its text is noise; the prompt's KV cache that travels is real, and
+so is what the router says beforehand of the second turn's cached tokens.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from types import FrameType
 from typing import NoReturn
 
 import openai
+from openai.types.chat import ChatCompletionMessageParam as Message
 
 import engine_env
 from real_engine import launch
@@ -35,6 +37,8 @@ PROMPT_CHARS = 2600
 """Of this file's text: some 1,000 tokens of the tiny tokenizer, 8 blocks and a part."""
 
 MAX_TOKENS = 48
+POLICY = "prefix"
+"""Splits every prompt. By cost, a model this small is read faster than its blocks can travel."""
 BEAT_S = 5.0
 
 
@@ -80,12 +84,13 @@ def _run(logs: Path, is_oneshot: bool) -> None:
     with Engines(environment, model, logs) as engines:
         with step("importing vLLM, once for both engines"):
             engines.wait_zygote()
-        prefill = engines.start(EngineSpec("prefill", Role.PREFILL))
-        decode = engines.start(EngineSpec("decode", Role.DECODE))
+        prefill = engines.start(EngineSpec("prefill", Role.PREFILL, has_events=True))
+        decode = engines.start(EngineSpec("decode", Role.DECODE, has_events=True))
         with step("starting the prefill engine and the decode engine"):
             prefill.wait_ready()
             decode.wait_ready()
-        router = RouterProcess([prefill.url], [decode.url], logs / "router.log")
+        options = ["--policy", POLICY]
+        router = RouterProcess([prefill.url], [decode.url], logs / "router.log", options)
         with router:
             with step("starting the router, which tries one handoff"):
                 router.wait_ready()
@@ -99,9 +104,12 @@ def _run(logs: Path, is_oneshot: bool) -> None:
 
 
 def _show(router: RouterProcess, prefill: Engine, decode: Engine) -> None:
-    """Streams one answer and says who did what for it."""
+    """Streams two turns of a chat and says who did what for them."""
+    text = Path(__file__).read_text()[:PROMPT_CHARS]
+    messages: list[Message] = [{"role": "user", "content": f"Explain this program:\n{text}"}]
+    say("asking for a chat answer (a random model: expect noise):")
     before = decode.metrics()
-    answer = _stream_chat(router.url)
+    answer = _stream_chat(router.url, messages)
     after = decode.metrics()
     loaded = int(_grown("vllm:external_prefix_cache_hits_total", before, after))
     moved = _grown("vllm:nixl_bytes_transferred_sum", before, after)
@@ -121,20 +129,39 @@ def _show(router: RouterProcess, prefill: Engine, decode: Engine) -> None:
     )
     if loaded != answer.num_prompt_tokens:
         raise DemoFailedError("decode was to load the whole prompt from prefill, and did not")
+    say("")
+    say("asking on, in the same conversation:")
+    messages += [
+        {"role": "assistant", "content": answer.text},
+        {"role": "user", "content": "And what does it print?"},
+    ]
+    _show_second(_stream_chat(router.url, messages))
 
 
-def _stream_chat(url: str) -> Answer:
+def _show_second(answer: Answer) -> None:
+    """Says what the router knew of prefill's cache before it sent the second turn."""
+    headers = answer.headers
+    predicted = headers.get("x-transload-predicted-cached-tokens")
+    reported = headers.get("x-transload-cached-tokens")
+    say("")
+    say(
+        f"second turn     {answer.num_prompt_tokens} tokens; in prefill's cache, as the router "
+        f"predicted from its events: {predicted}, as the engine reported: {reported}"
+    )
+    if predicted != reported or predicted in (None, "0"):
+        raise DemoFailedError("the router was to know what prefill had cached, and did not")
+
+
+def _stream_chat(url: str, messages: list[Message]) -> Answer:
     """One chat request by the openai SDK, its text printed as it comes."""
-    text = Path(__file__).read_text()[:PROMPT_CHARS]
     pieces: list[str] = []
     num_prompt_tokens = 0
     first_token_s = 0.0
-    say("asking for a chat answer (a random model: expect noise):")
     with openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as client:
         started = time.monotonic()
         raw = client.chat.completions.with_raw_response.create(
             model=launch.MODEL_NAME,
-            messages=[{"role": "user", "content": f"Explain this program:\n{text}"}],
+            messages=messages,
             max_tokens=MAX_TOKENS,
             temperature=0,
             stream=True,
