@@ -33,7 +33,7 @@ def _shown(files: TokenizerFiles, tools: Any = None, chat_template: str | None =
 def test_tokens_that_only_the_configuration_names_are_added_in_order() -> None:
     size = byte_level().get_vocab_size()
     decoder = {
-        "900": {"content": "<b>", "special": True},
+        "100": {"content": "<b>", "special": True},
         "20": {"content": "<a>", "special": False, "normalized": False},
         "0": {"content": "<|im_start|>", "special": True},
     }

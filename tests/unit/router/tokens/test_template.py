@@ -156,8 +156,9 @@ def test_arguments_that_a_template_sets_itself_are_not_given_to_it() -> None:
     assert _render(source, mode="given", other="o") == "owno"
 
 
-def test_arguments_hide_functions() -> None:
+def test_arguments_hide_functions_but_not_jinjas_own() -> None:
     assert _render("{{ strftime_now }}", strftime_now="mine") == "mine"
+    assert _render("{{ range(2) | list }}", range="mine") == "[0, 1]"
 
 
 def test_whether_a_template_knows_developers() -> None:

@@ -139,6 +139,14 @@ def test_a_seam_may_grow_into_a_longer_one_with_the_next_turn() -> None:
     assert tokens.stats.num_prefix_tokens > 0
 
 
+def test_what_follows_the_last_seam_is_no_part_of_what_is_gone_on_from() -> None:
+    tokens = _tokens()
+    _prompt(tokens, TextJob(f"{_LONG}<|im_end|>東京"))
+    _prompt(tokens, TextJob(f"{_LONG}<|im_end|>is"))
+
+    assert tokens.stats.num_prefix_tokens > 0
+
+
 def test_caches_are_bounded() -> None:
     tokens = _tokens(prefix_cache_bytes=100_000, segment_cache_bytes=50_000)
     for number in range(40):
