@@ -100,10 +100,7 @@ def build(
     Raises:
         BadTokenizer: The files cannot be used.
     """
-    try:
-        tokenizer = Tokenizer.from_str(files.tokenizer)
-    except Exception as error:  # tokenizers raises nothing narrower
-        raise BadTokenizer(f"tokenizer.json: {error}") from error
+    tokenizer = _tokenizer(files)
     config = _configured(files)
     special_tokens = _special_tokens(config)
     _add_tokens(tokenizer, files, config, special_tokens)
@@ -118,6 +115,13 @@ def build(
         prefix_cache_bytes=prefix_cache_bytes,
         segment_cache_bytes=segment_cache_bytes,
     )
+
+
+def _tokenizer(files: TokenizerFiles) -> Tokenizer:
+    try:
+        return Tokenizer.from_str(files.tokenizer)
+    except Exception as error:  # tokenizers raises nothing narrower
+        raise BadTokenizer(f"tokenizer.json: {error}") from error
 
 
 def _configured(files: TokenizerFiles) -> dict[str, Any]:
