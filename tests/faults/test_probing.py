@@ -519,7 +519,13 @@ async def test_probes_carry_the_keys_of_their_pools() -> None:
             sent = {one.request.header("authorization") for one in engine.exchanges}
             assert sent == {key}
             paths = {one.request.path for one in engine.exchanges}
-            assert paths == {"/health", "/v1/models", "/metrics", "/v1/completions"}
+            assert paths == {
+                "/health",
+                "/kv_event_sources",
+                "/v1/models",
+                "/metrics",
+                "/v1/completions",
+            }
 
 
 async def test_a_wrong_key_is_a_failed_handoff_not_a_dead_engine() -> None:
