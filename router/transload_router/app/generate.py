@@ -11,38 +11,22 @@ from transload_router.app.answers import error_body, error_headers
 from transload_router.app.client import CLIENT_LEFT_STATUS, ClientWatch, Send
 from transload_router.app.headers import find
 from transload_router.app.learning import Learning
-from transload_router.app.legs import Legs
+from transload_router.app.legs import Legs, cause_of
 from transload_router.app.notes import Notes, log_decision
 from transload_router.app.prompts import given_ids, wants_ids
 from transload_router.app.release import release_handoff
 from transload_router.app.request import GenerateRequest
 from transload_router.app.state import Router
+from transload_router.app.told import read_prefilled, read_usage
 from transload_router.core import handoff as machine
-from transload_router.core.bodies.endpoints import HANDOFF_MEMBER
-from transload_router.core.bodies.legs import decode_body, prefill_body, read_token_ids
-from transload_router.core.bodies.members import (
-    NotAnObject,
-    Raw,
-    is_unset,
-    read_members,
-    read_object,
-)
+from transload_router.core.bodies.legs import decode_body, prefill_body
 from transload_router.core.membership import Verdict
 from transload_router.core.policy import Decision, Reason
 from transload_router.core.refusals import left_handoff_alone
 from transload_router.core.types import Headers, Role
-from transload_router.core.usage import (
-    carried_tokens,
-    detailed_tokens,
-    read_cached_tokens,
-    written_tokens,
-)
 from transload_router.errors import (
     EngineBadAnswer,
     EngineError,
-    EngineReset,
-    EngineTimeout,
-    EngineUnreachable,
     MissingHandoff,
     NoEngine,
     TransloadError,
@@ -191,26 +175,20 @@ class Call:
         return machine.PrefillReplied(handoff)
 
     def _read_handoff(self, body: bytes) -> bytes | None:
-        """The handoff of prefill's answer, counted."""
-        try:
-            answer = read_members(body)
-        except NotAnObject as error:
-            engine = self._legs[Role.PREFILL].engine.id
-            raise EngineBadAnswer(engine, f"prefill's answer: {error}") from None
-        raw = answer.get(HANDOFF_MEMBER)
-        handoff = bytes(raw) if raw is not None and read_object(raw) else None
-        if handoff is None and not is_unset(raw):
-            log.warning("prefill's %s is no handoff: %.100r", HANDOFF_MEMBER, bytes(raw or b""))
-        self._router.metrics.handoffs.add("issued" if handoff else "missing")
-        carried = carried_tokens(handoff)
-        self._cached_tokens = read_cached_tokens(answer) if carried is None else None
-        self._note_cached(detailed_tokens(answer) if carried is None else carried)
-        if self._ids is None and wants_ids(self._router, self._request):
-            self._ids = read_token_ids(self._request.endpoint, answer)
-        return handoff
+        """The handoff of prefill's answer; what else it tells is noted."""
+        request = self._request
+        told = read_prefilled(request.endpoint, body, self._legs[Role.PREFILL].engine.id)
+        self._router.metrics.handoffs.add("issued" if told.handoff else "missing")
+        self._cached_tokens = told.num_to_tell
+        self._note_read(told.num_cached_tokens, told.num_prompt_tokens)
+        if self._ids is None and wants_ids(self._router, request):
+            self._ids = told.token_ids
+        return told.handoff
 
-    def _note_cached(self, num_tokens: int | None) -> None:
-        self._learning.note_cached(num_tokens)
+    def _note_read(self, num_cached_tokens: int | None, num_prompt_tokens: int | None) -> None:
+        """The engine that read the prompt tells what it had of it, and how long it was."""
+        self._learning.note_cached(num_cached_tokens)
+        self._learning.note_length(num_prompt_tokens)
         self.notes.num_cached_tokens = self._learning.num_cached_tokens
 
     def _given_ids(self) -> bytes | None:
@@ -262,7 +240,7 @@ class Call:
     def _failed(self, role: Role, error: EngineError) -> machine.Event:
         self._legs.fail(role, error)
         kind = machine.PrefillFailed if role is Role.PREFILL else machine.DecodeFailed
-        return kind(_cause(error), error.was_sent, self._has_other(role))
+        return kind(cause_of(error), error.was_sent, self._has_other(role))
 
     def _has_other(self, role: Role) -> bool:
         return self._legs.has_other(role, self._machine.avoid)
@@ -287,10 +265,11 @@ class Call:
 
         try:
             await answer.relay(self._send, self._note_first, on_interval, self._request.cork)
-            self._learning.note_end(num_tokens)
+            if _is_ok(self.status):
+                self._learning.note_end(num_tokens)
         except EngineError as error:
             self._legs.fail(Role.DECODE, error)
-            return machine.DecodeFailed(_cause(error), error.was_sent)
+            return machine.DecodeFailed(cause_of(error), error.was_sent)
         finally:
             if answer.response_id is not None and self.notes.decode is not None:
                 self._router.owners.remember(answer.response_id, self.notes.decode)
@@ -303,15 +282,15 @@ class Call:
         self._learning.note_first_token()
 
     def _read_usage(self) -> int | None:
-        """How many tokens a whole answer has; what it says of caches is noted."""
+        """How many tokens a whole answer has; what it says of its prompt is noted."""
         held = self._held
         assert held is not None
-        if not held.is_whole or not _is_ok(held.exchange.status) or b'"usage"' not in held.body:
+        if not held.is_whole or not _is_ok(held.exchange.status):
             return None
-        answer = read_object(Raw(held.body)) or {}
+        usage = read_usage(held.body)
         if not self.notes.used_handoff:
-            self._note_cached(detailed_tokens(answer))
-        return written_tokens(answer)
+            self._note_read(usage.num_cached_tokens, usage.num_prompt_tokens)
+        return usage.num_answer_tokens
 
     def _begin_answer(self, num_cached_tokens: int | None) -> relay.Answer:
         held = self._held
@@ -356,8 +335,11 @@ class Call:
             return MissingHandoff("prefill gave no handoff, and the router is set to need one")
         if self._legs.error is not None:
             return self._legs.error
-        pool = "decode" if reason == "no_decode" else "prefill"
-        return NoEngine(f"no {pool} engine can take the request now")
+        role = Role.DECODE if reason == "no_decode" else Role.PREFILL
+        model = self._request.model
+        if self._router.fleet.lacks(role, model):
+            return NoEngine(f"no {role} engine serves the model {model!r}")
+        return NoEngine(f"no {role} engine can take the request now")
 
     async def _abandon_prefill(self, _command: machine.AbandonPrefill) -> machine.Event:
         """Wait a moment for prefill's answer, to release what it hands off; then hang up."""
@@ -395,15 +377,6 @@ def _is_ok(status: int) -> bool:
     return 200 <= status < 300
 
 
-def _cause(error: EngineError) -> machine.Cause:
-    return next((cause for kind, cause in _CAUSES if isinstance(error, kind)), "bad_answer")
-
-
-_CAUSES: tuple[tuple[type[EngineError], machine.Cause], ...] = (
-    (EngineUnreachable, "unreachable"),
-    (EngineTimeout, "timeout"),
-    (EngineReset, "reset"),
-)
 _RETRIES = {
     "prefill_retried": "prefill",
     "decode_retried": "decode",

@@ -4,6 +4,7 @@ import asyncio
 from time import monotonic
 
 from transload_router.app.choosing import expect_blocks
+from transload_router.app.prompts import ASKABLE
 from transload_router.app.request import GenerateRequest
 from transload_router.app.state import Router
 from transload_router.core.kv_events.messages import StreamState
@@ -65,6 +66,14 @@ class Learning:
             self._router.index.predict(
                 source.key, self._request.prompt, monotonic(), LEARNED_S, num_tokens
             )
+
+    def note_length(self, num_tokens: int | None) -> None:
+        """The engine that read the prompt says how long it is; None where it does not."""
+        request = self._request
+        if num_tokens is None or request.text is None or request.prompt_source not in ASKABLE:
+            return
+        # Media and lists of ids have other lengths as text; only text without ids teaches.
+        self._router.texts.observe_length(request.text.num_bytes, num_tokens)
 
     @property
     def basis(self) -> str:

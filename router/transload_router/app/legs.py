@@ -7,11 +7,17 @@ from time import monotonic, perf_counter
 from transload_router.app.choosing import expect_blocks, make_ask
 from transload_router.app.request import GenerateRequest
 from transload_router.app.state import Router
+from transload_router.core import handoff as machine
 from transload_router.core.load import DestinationKey
 from transload_router.core.policy import Destination
 from transload_router.core.routing import Choice
 from transload_router.core.types import Engine, Role
-from transload_router.errors import EngineError, EngineUnreachable
+from transload_router.errors import (
+    EngineError,
+    EngineReset,
+    EngineTimeout,
+    EngineUnreachable,
+)
 from transload_router.io.upstream import Exchange, Sending
 
 log = logging.getLogger("transload")
@@ -172,3 +178,15 @@ class Legs:
         """End every leg."""
         while self._legs:
             self.end(next(iter(self._legs)))
+
+
+def cause_of(error: EngineError) -> machine.Cause:
+    """A leg's failure in the machine's words."""
+    return next((cause for kind, cause in _CAUSES if isinstance(error, kind)), "bad_answer")
+
+
+_CAUSES: tuple[tuple[type[EngineError], machine.Cause], ...] = (
+    (EngineUnreachable, "unreachable"),
+    (EngineTimeout, "timeout"),
+    (EngineReset, "reset"),
+)

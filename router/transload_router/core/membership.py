@@ -153,7 +153,7 @@ class Fleet:
         return True
 
     def lacks(self, role: Role, model: str | None) -> bool:
-        """Whether no engine of a pool serves a model, down ones included, and all of them say so."""
+        """Whether no engine of a pool, down ones included, serves a model, and all say so."""
         pool = self._pools[role]
         return (
             bool(pool)

@@ -55,6 +55,17 @@ def written_tokens(answer: Members) -> int | None:
     return read_int(usage.get("completion_tokens", usage.get("output_tokens")))
 
 
+def prompt_tokens(answer: Members) -> int | None:
+    """Tokens of the whole prompt as an answer's usage counts them; None where it does not."""
+    usage = read_object(answer.get("usage")) or {}
+    if "prompt_tokens" in usage:
+        return read_int(usage["prompt_tokens"])
+    # The Messages API counts only what was neither read from a cache nor written to one.
+    parts = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
+    counts = [read_int(usage.get(name)) for name in parts]
+    return None if counts[0] is None else sum(count or 0 for count in counts)
+
+
 def read_cached_tokens(answer: Members) -> int | None:
     """Cached tokens as prefill's answer reports them, None where it has no usage at all.
 
