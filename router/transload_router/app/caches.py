@@ -1,6 +1,8 @@
 """What engines say of their caches, on its way into the index: who is followed, and how far."""
 
+import asyncio
 import logging
+from time import monotonic
 
 import zmq
 
@@ -12,6 +14,10 @@ from transload_router.core.membership import Member
 from transload_router.io.events import BadSources, EventSubscriber, Source, rank_sources
 
 log = logging.getLogger("transload")
+
+# Expectations live for seconds, so this late is early enough; a tick costs at most a slice of
+# sweeping, 1 ms (bench/index.py).
+_TICK_S = 0.5
 
 
 class Caches:
@@ -28,9 +34,17 @@ class Caches:
         self._subscriber = EventSubscriber(self)
         router.stream_positions = self._subscriber.positions
         self._followed: dict[str, tuple[str, int, tuple[Source, ...]]] = {}
+        self._timer: asyncio.TimerHandle | None = None
+
+    def start(self) -> None:
+        """Have expectations end in time, on the running loop."""
+        self._router.index.expire(monotonic())
+        self._timer = asyncio.get_running_loop().call_later(_TICK_S, self.start)
 
     async def stop(self) -> None:
         """End all subscriptions."""
+        if self._timer is not None:
+            self._timer.cancel()
         await self._subscriber.stop()
 
     def wants_sources(self, engine_id: str) -> bool:
@@ -75,6 +89,8 @@ class Caches:
         self.forget(engine.id)
         self._followed[engine.id] = (model, generation, sources)
         if not sources:
+            # Its ranks are unknown: only an engine that has some takes the header that names one.
+            router.set_ranks(engine, 1)
             return
         # Ranks are numbered from 0; a rank without a publisher is a destination all the same.
         router.set_ranks(engine, max(source.rank for source in sources) + 1)
@@ -101,8 +117,17 @@ class Caches:
             return
         self._subscriber.remove(engine_id, known[1])
         self._router.index.remove_engine(engine_id)
+        self._router.texts.remove_engine(engine_id)
         for key in [key for key in self._router.streams if key[0] == engine_id]:
             del self._router.streams[key]
+
+    def note_return(self, engine_id: str) -> None:
+        """It was down and answers again, perhaps as a new process with an empty cache.
+
+        Its publisher says by itself whether it is the same; what is known by text has nobody to
+        say so.
+        """
+        self._router.texts.remove_engine(engine_id)
 
     def note_positions(self) -> None:
         """Let the index know where streams stand, before it is exported."""

@@ -43,6 +43,7 @@ class Probing:
         self._tasks: list[asyncio.Task[None]] = []
         self._num_unasked = 0
         self._num_timeouts: dict[str, int] = {}
+        self._complaints: dict[tuple[str, str], str] = {}
         self._went_down: dict[str, asyncio.Event] = {}
         self._has_news = asyncio.Event()
         self.has_looked = False
@@ -77,6 +78,8 @@ class Probing:
         self._num_unasked -= 1
         if self._num_unasked == 0:
             self._has_news.set()
+            # Whoever comes up later may be a new process; nobody looks at that old an index.
+            self._router.index.forget_snapshot()
         interval = self._router.settings.health_interval_s
         down_interval = min(interval, DOWN_INTERVAL_S)
         went_down = self._went_down.setdefault(member.engine.id, asyncio.Event())
@@ -107,6 +110,8 @@ class Probing:
             self._note_failure(member, error)
             return
         self._num_timeouts.pop(engine.id, None)
+        if member.health is Health.DOWN:
+            self._caches.note_return(engine.id)
         if member.health is not Health.UP:
             served = ", ".join(sorted(listing.bases)) if listing else "models unknown"
             log.info("engine %s is up (%s)", engine.id, served)
@@ -116,18 +121,29 @@ class Probing:
         await self._get_to_know(member, listing)
 
     async def _get_to_know(self, member: Member, listing: Listing | None) -> None:
-        """Whose tokens its prompts are, and where it publishes what it holds."""
-        engine, headers = member.engine, self._headers(member.engine)
-        try:
-            sources = None
-            if self._caches.wants_sources(engine.id):
-                sources = await self._prober.find_sources(engine, headers)
-            self._caches.follow(member, sources)
-            if listing is not None:
-                await self._prompts.meet(engine, listing.roots, self._prober, headers)
-        except EngineError as error:
-            # It was up a moment ago; the next probe asks again.
-            log.warning("engine %s is not known yet: %s", engine.id, error)
+        """Where it publishes what it holds, and whose tokens its prompts are."""
+        for learn in (self._follow, self._meet):
+            key = (member.engine.id, learn.__name__)
+            try:
+                await learn(member, listing)
+                self._complaints.pop(key, None)
+            except EngineError as error:
+                # What is known of it stays; the next probe asks again, and logs what is new.
+                if self._complaints.get(key) != str(error):
+                    log.warning("engine %s is not known well: %s", member.engine.id, error)
+                self._complaints[key] = str(error)
+
+    async def _follow(self, member: Member, _listing: Listing | None) -> None:
+        engine, sources = member.engine, None
+        if self._caches.wants_sources(engine.id):
+            sources = await self._prober.find_sources(engine, self._headers(engine))
+        self._caches.follow(member, sources)
+
+    async def _meet(self, member: Member, listing: Listing | None) -> None:
+        engine = member.engine
+        if listing is not None:
+            headers = self._headers(engine)
+            await self._prompts.meet(engine, listing.roots, self._prober, headers)
 
     def _note_failure(self, member: Member, error: EngineError) -> None:
         engine_id = member.engine.id

@@ -112,8 +112,10 @@ class Prober:
             EngineError: No answer, or one that makes no sense.
         """
         answer = await self._request(engine, "GET", "/kv_event_sources", headers)
-        if answer.status_code != 200:
+        if 400 <= answer.status_code < 500:
             return None
+        if answer.status_code != 200:
+            raise EngineBadAnswer(engine.id, f"/kv_event_sources answers {answer.status_code}")
         try:
             return read_sources(answer.content, engine.address.host)
         except BadSources as error:
