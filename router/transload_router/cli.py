@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import logging
+import os
 import resource
 import signal
 import socket
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from transload_router import __version__
 from transload_router.errors import ConfigError
-from transload_router.settings import Settings, load_settings
+from transload_router.settings import NO_TOKENIZER, Settings, load_settings
 
 if TYPE_CHECKING:
     import uvicorn
@@ -46,10 +47,24 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0 if is_asked else 2
     try:
         settings = load_settings(rest, prog=f"transload {command}")
+        _check_tokenizers(settings)
     except ConfigError as error:
         print(f"transload {command}: settings cannot work:\n{error}", file=sys.stderr)
         return 2
     return run(settings)
+
+
+def _check_tokenizers(settings: Settings) -> None:
+    """Look for the tokenizers that the operator names, before engines tell what to read.
+
+    Raises:
+        ConfigError: One is not there.
+    """
+    from transload_router.io.tokenizer.files import find_folder, read_files
+
+    for folder in settings.tokenizers().values():
+        if folder != NO_TOKENIZER:
+            read_files(find_folder(folder, os.environ))
 
 
 def _check_config(settings: Settings) -> int:

@@ -71,14 +71,18 @@ def check_engine_url(value: str) -> str:
     return f"{parts.scheme}://{host}:{port}{parts.path.rstrip('/')}"
 
 
+_ENDPOINT = r"(?:tcp://[^;/\s]+:[1-9]\d{0,4}|ipc://[^;\s]+)"
 _KV_EVENT_ENDPOINT = re.compile(
     r"(?P<role>prefill|decode)-(?P<index>\d{1,4})(?:/(?P<rank>\d{1,3}))?"
-    r"=(?P<endpoint>(?:tcp|ipc)://[^;\s]+)(?:;(?P<replay>(?:tcp|ipc)://[^;\s]+))?"
+    rf"=(?P<endpoint>{_ENDPOINT})(?:;(?P<replay>{_ENDPOINT}))?"
 )
 
 EngineUrl = Annotated[str, AfterValidator(check_engine_url)]
 StrList = Annotated[list[str], NoDecode, BeforeValidator(_split)]
 Seconds = Annotated[float, Field(gt=0, le=86_400)]
+
+# Stands for a folder, where prompts are not to be tokenised.
+NO_TOKENIZER = "none"
 
 _MIB = 1 << 20
 
@@ -220,14 +224,15 @@ class Settings(BaseSettings):
     index_max_blocks: int = Field(
         4_000_000, ge=1_000, description="Blocks that the index of caches remembers at most."
     )
-    index_snapshot_from: str | None = Field(
+    index_snapshot_from: EngineUrl | None = Field(
         None,
         description="Base URL of another replica of this router, to start with its index.",
     )
     tokenizer: StrList = Field(
         default=[],
         description="Folder or hub name (already in the local cache) of the tokenizer of the only "
-        "model, or MODEL=FOLDER; repeatable. Without it prompts are matched as text.",
+        "model, or MODEL=FOLDER; repeatable. By default the one where the engine has its model "
+        "from, if that is here, too. Without one, or with none, prompts are matched as text.",
     )
     tokenizer_fallback: Literal["engine", "none"] = Field(
         "engine",
@@ -265,7 +270,7 @@ class Settings(BaseSettings):
         self._check_credentials()
         self._check_kv_events()
         tokenizers = self.tokenizers()
-        if len(tokenizers) != len(self.tokenizer) or not all(tokenizers.values()):
+        if len(tokenizers) != len(self.tokenizer) or "" in {*tokenizers, *tokenizers.values()}:
             raise ValueError("tokenizer: one folder per model, MODEL=FOLDER")
         if None in tokenizers and len(tokenizers) > 1:
             raise ValueError("tokenizer: with several, each needs its model, MODEL=FOLDER")
@@ -298,7 +303,7 @@ class Settings(BaseSettings):
             if match is None:
                 raise ValueError(
                     f"kv_event_endpoint: {item!r} is not ENGINE[/RANK]=ENDPOINT[;REPLAY_ENDPOINT] "
-                    "with tcp:// or ipc:// endpoints"
+                    "with tcp://HOST:PORT or ipc:// endpoints"
                 )
             role, index = match["role"], int(match["index"])
             if index >= len(getattr(self, role)):
@@ -306,8 +311,6 @@ class Settings(BaseSettings):
         places = [item.partition("=")[0] for item in self.kv_event_endpoint]
         if len(set(places)) != len(places):
             raise ValueError("kv_event_endpoint: an engine's rank is named twice")
-        if self.index_snapshot_from is not None:
-            check_engine_url(self.index_snapshot_from)
 
     def event_endpoints(self) -> dict[str, list[tuple[int, str, str | None]]]:
         """Configured event endpoints by engine id: (rank, endpoint, replay endpoint)."""

@@ -67,6 +67,7 @@ def readiness(router: Router, probing: Probing) -> dict[str, Any]:
             for prefill in router.fleet.of_role(Role.PREFILL)
             for decode in router.fleet.of_role(Role.DECODE)
         ],
+        "tokenizers": router.tokenizers,
         "releases": {
             decode.engine.id: router.fleet.release(decode.engine.id).value
             for decode in router.fleet.of_role(Role.DECODE)

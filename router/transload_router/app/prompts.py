@@ -10,7 +10,7 @@ import msgspec
 from transload_router.app.request import GenerateRequest
 from transload_router.app.state import Router
 from transload_router.core.bodies.endpoints import Endpoint
-from transload_router.core.bodies.members import Members
+from transload_router.core.bodies.members import Members, read_str
 from transload_router.core.index.approximate import Text
 from transload_router.core.index.keys import Identity
 from transload_router.core.prompt import Prompt
@@ -32,6 +32,7 @@ from transload_router.io.tokenizer import (
     check_exactness,
     load_tokens,
 )
+from transload_router.settings import NO_TOKENIZER
 
 log = logging.getLogger("transload")
 
@@ -117,7 +118,7 @@ class Prompts:
 
     async def _load(self, model: _Model, name: str, identity: Identity, root: str) -> None:
         configured = self._configured_for(identity)
-        if configured == "none":
+        if configured == NO_TOKENIZER:
             return
         try:
             # A large vocabulary takes a second.
@@ -125,10 +126,10 @@ class Prompts:
         except ConfigError as error:
             level = logging.ERROR if configured else logging.INFO
             log.log(level, "no tokenizer for %s, prompts are matched as text: %s", name, error)
-            if configured:
-                self._router.defects.append(f"tokenizer of {name}: {error}")
+            self._router.tokenizers[name] = f"none: {error}"
             return
         model.own = LocalTokenizer(tokens)
+        self._router.tokenizers[name] = "unchecked"
         log.info("tokenizer of %s: %s", name, configured or root)
 
     def _configured_for(self, identity: Identity) -> str | None:
@@ -143,20 +144,28 @@ class Prompts:
         async def ask(body: bytes) -> bytes | None:
             return await prober.tokenize(engine, headers, body)
 
-        assert model.own is not None
+        own = model.own
+        assert own is not None
         try:
-            verdict = await check_exactness(ask, model.own.tokens, name)
+            verdict = await check_exactness(ask, own.tokens, name)
         except (EngineError, ValueError) as error:
             model.checked.discard((engine.id, engine.generation))
             log.warning("the tokenizer of %s cannot be checked: %s", name, error)
             return
+        if model.own is not own:
+            # Another engine's answers were others meanwhile.
+            return
         if verdict.is_exact:
             model.is_exact = True
+            self._router.tokenizers[name] = "exact"
             log.info("tokenizer of %s: equal to that of %s", name, engine.id)
-            return
-        for mismatch in verdict.mismatches:
-            log.error("tokenizer of %s is not that of %s: %s", name, engine.id, mismatch)
-        self._distrust(model, name)
+        elif verdict.mismatches:
+            for mismatch in verdict.mismatches:
+                log.error("tokenizer of %s is not that of %s: %s", name, engine.id, mismatch)
+            self._distrust(model, name)
+        else:
+            # Nothing speaks against it; engines are given no ids of it all the same.
+            log.warning("the tokenizer of %s cannot be checked: %s refuses", name, engine.id)
 
     def _distrust(self, model: _Model, name: str) -> None:
         assert model.own is not None
@@ -164,14 +173,20 @@ class Prompts:
         model.own, model.is_exact = None, False
         if self._router.settings.tokenizer_fallback == "engine":
             model.asked = EngineTokenizer(_Asker(self._router, name), name)
-        log.error(
-            "prompts of %s are %s", name, "sent to engines to tokenise" if model.asked else "text"
-        )
+        use = "sent to engines to tokenise" if model.asked else "matched as text"
+        self._router.tokenizers[name] = f"not the engine's: prompts are {use}"
+        log.error("prompts of %s are %s", name, use)
 
     # Reading.
 
     async def read(self, request: GenerateRequest) -> None:
-        """Find a request's token ids, or its text, or neither."""
+        """Find a request's token ids, or its text, or neither; count which."""
+        if self._reads:
+            await self.look(request)
+            self._router.metrics.prompts.add(request.prompt_source)
+
+    async def look(self, request: GenerateRequest) -> None:
+        """The same for a request that is not counted."""
         router = self._router
         if not self._reads:
             return
@@ -182,11 +197,12 @@ class Prompts:
             request.prompt_source = "unknown_model"
         else:
             await self._read_tokens(request, identity)
-        router.metrics.prompts.add(request.prompt_source)
         if request.prompt is None or not router.is_all_followed():
             request.text = _read_text(request, identity or Identity(request.model or ""))
         if request.prompt is not None:
             request.num_prompt_tokens = request.prompt.num_tokens
+            if request.text is not None and request.prompt_source != "client":
+                router.texts.observe_length(request.text.num_bytes, request.num_prompt_tokens)
         elif request.text is not None:
             estimate = request.text.num_bytes / router.texts.bytes_per_token
             request.num_prompt_tokens = max(1, int(estimate))
@@ -242,7 +258,7 @@ def wants_ids(router: Router, request: GenerateRequest) -> bool:
 
 def _read_text(request: GenerateRequest, identity: Identity) -> Text | None:
     text = prompt_text(request.endpoint, request.members)
-    return Text(identity, text) if text else None
+    return Text(identity, text, read_str(request.members.get("cache_salt"))) if text else None
 
 
 def prompt_text(endpoint: Endpoint, members: Members) -> bytes:

@@ -61,6 +61,8 @@ class Router:
         self.aliases = settings.aliases()
         self.upstream: Upstream
         self.defects: list[str] = []
+        # What reads the prompts of each model, in words for an operator; `app/prompts` keeps it.
+        self.tokenizers: dict[str, str] = {}
         # Told of engines that requests found gone; `Probing` listens.
         self.on_down: Callable[[str], None] = _nobody_listens
         self._tasks: set[asyncio.Task[None]] = set()
