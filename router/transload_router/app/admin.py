@@ -19,7 +19,8 @@ from transload_router.app import relay
 from transload_router.app.caches import Caches
 from transload_router.app.choosing import make_ask
 from transload_router.app.prompts import Prompts
-from transload_router.app.request import read_request
+from transload_router.app.request import GenerateRequest, read_request
+from transload_router.app.snapshot import export_snapshot
 from transload_router.app.state import Router
 from transload_router.core.bodies.endpoints import (
     CHAT,
@@ -29,7 +30,13 @@ from transload_router.core.bodies.endpoints import (
     RESPONSES,
     Endpoint,
 )
-from transload_router.core.bodies.members import NotAnObject, Raw, read_members, read_object
+from transload_router.core.bodies.members import (
+    NotAnObject,
+    Raw,
+    read_members,
+    read_object,
+    read_str,
+)
 from transload_router.core.kv_events.messages import StreamState
 from transload_router.core.load import DestinationKey
 from transload_router.core.membership import Health
@@ -46,7 +53,9 @@ from transload_router.settings import Settings
 log = logging.getLogger("transload")
 
 # A proxy on this host would make everybody local; these are what proxies leave behind.
-_FORWARDED = ("forwarded", "via", "x-forwarded-for", "x-real-ip")
+_FORWARDED = ("forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-real-ip")
+# So would a browser on this host, which sends what any page tells it to, and says whose page.
+_FROM_A_PAGE = "origin"
 
 
 def check_operator(settings: Settings, headers: Mapping[str, str], client_host: str | None) -> None:
@@ -68,6 +77,8 @@ def check_operator(settings: Settings, headers: Mapping[str, str], client_host: 
         raise Forbidden("/admin needs the operator's key (Authorization: Bearer ...)")
     if client_host is None or any(name in headers for name in _FORWARDED):
         raise Forbidden("/admin through a proxy needs admin_api_key to be set")
+    if _FROM_A_PAGE in headers:
+        raise Forbidden("/admin from a web page needs admin_api_key to be set")
     if not _is_loopback(client_host):
         raise Forbidden("/admin from another host needs admin_api_key to be set")
 
@@ -99,7 +110,9 @@ class Admin:
         check_operator(self._router.settings, request.headers, host)
 
     async def explain(self, request: Request, path: str | None) -> dict[str, Any]:
-        """What would be decided for a body, and why; nothing is sent or reserved.
+        """What would be decided for a body, and why; nothing is reserved, no leg is sent.
+
+        Where an engine's tokenizer is used, it is asked for the prompt's ids.
 
         Raises:
             BadRequest: The body is no request, or for no endpoint that is known.
@@ -112,10 +125,10 @@ class Admin:
         asked = read_request(
             self._router, endpoint, endpoint.path, headers, body, 0.0, relay.do_nothing
         )
-        await self._prompts.read(asked)
+        await self._prompts.look(asked)
         may_split = asked.local_reason is None
         ask = make_ask(self._router, asked, may_split=may_split)
-        view = self._router.view(ask, frozenset())
+        view = self._router.view(ask, frozenset(), self._owner(asked))
         rows = self._router.routing.explain(ask, view, monotonic())
         return {
             "policy": self._router.settings.policy,
@@ -133,6 +146,13 @@ class Admin:
             },
             "candidates": [msgspec.to_builtins(row) for row in rows],
         }
+
+    def _owner(self, asked: GenerateRequest) -> str | None:
+        """The one engine that may answer, where earlier turns are known to live there."""
+        previous = asked.members.get("previous_response_id")
+        if asked.endpoint is not RESPONSES or previous is None:
+            return None
+        return self._router.owners.find(read_str(previous) or "")
 
     def index(self) -> dict[str, Any]:
         """What is known of each cache, and how well."""
@@ -154,7 +174,7 @@ class Admin:
     def snapshot(self) -> bytes:
         """The index, for another replica."""
         self._caches.note_positions()
-        return self._router.index.export()
+        return export_snapshot(self._router)
 
     async def reset_caches(self) -> dict[str, bool]:
         """Have all engines forget their cached prefixes; those that did are forgotten here, too.

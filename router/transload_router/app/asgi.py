@@ -52,7 +52,11 @@ _OTHER = "other"
 
 
 def _is_own(path: str) -> bool:
-    return path in OWN_PATHS or path == _ADMIN or path.startswith(_ADMIN + "/")
+    return path in OWN_PATHS or _is_admin(path)
+
+
+def _is_admin(path: str) -> bool:
+    return path == _ADMIN or path.startswith(_ADMIN + "/")
 
 
 class TransloadApp(FastAPI):
@@ -148,6 +152,9 @@ class Serving:
         path = "/" + "/".join(parts)
         if path in self._blocked:
             raise Forbidden(f"{path} is for the engines' operators")
+        if _is_admin(path):
+            # Spelt otherwise than the router's own: the engines have nothing to do with it.
+            raise Forbidden(f"{path} is for the router's operators")
 
     async def _generate(self, endpoint: Endpoint, body: bytes) -> int:
         target = request_target(self._scope, endpoint.path.encode())
@@ -280,6 +287,7 @@ def create_app(settings: Settings) -> TransloadApp:
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
         router.start()
+        caches.start()
         if settings.index_snapshot_from is not None:
             await load_snapshot(router)
         probing.start()
