@@ -59,7 +59,7 @@ class World:
 
 def test_short_prompts_stay_long_ones_are_split_beside_running_answers() -> None:
     world, fleet = World(), view(1, 1)
-    world.decoding("d0", 2_000, 6)
+    world.decoding("d0", 2_000, 3)
     assert world.names(ask(50), fleet) == (None, "d0")
     assert world.names(ask(20_000), fleet) == ("p0", "d0")
 
