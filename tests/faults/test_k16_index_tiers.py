@@ -287,3 +287,15 @@ def test_blocks_that_go_while_they_wait_for_a_parent() -> None:
     names: list[BlockHash] = [101, 102, 103, 104]
     told.tell(Stored(names, None, TOKENS[:64], 16, kv_cache_spec_kind="full_attention"))
     assert told.hit(65) == Hit(64, 64, is_exact=False)
+
+
+def test_lower_tiers_go_on_for_all_groups_or_none() -> None:
+    """A connector loads what every group lacks; a window reaches back into the GPU."""
+    told = Told(FULL, window_blocks(0, 4), Removed([3, 4]), Removed([103, 104], group_idx=1))
+    assert told.hit(65) == Hit(32, 32)
+    told.tell(Stored([3, 4], None, [], 0, medium=CPU))
+    assert told.hit(65) == Hit(32, 32)
+    told.tell(Stored([103], None, [], 0, medium=CPU, group_idx=1))
+    assert told.hit(65) == Hit(32, 48)
+    told.tell(Stored([104], None, [], 0, medium=CPU, group_idx=1))
+    assert told.hit(65) == Hit(32, 64)

@@ -110,7 +110,7 @@ def test_the_layout_is_of_groups_and_lower_pools() -> None:
     assert one.layout is None
     one.show_group(1, 32, None, None)
     one.show_group(0, 16, None, None)
-    for place, size in (((CPU, 0), 16), ((CPU, 0), 256), (("NVM", 0), 16), ((GPU, 0), 16)):
+    for place, size in (((CPU, 0), 256), ((CPU, 0), 16), (("NVM", 0), 16), ((GPU, 0), 16)):
         one.pool(holders, place, size)
     one.lay_out()
     groups = (Group(0, 16, None), Group(1, 32, None))

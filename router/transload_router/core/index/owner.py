@@ -228,7 +228,6 @@ class Owner:
         self.ghosts: dict[int, Ghosts] = {}
         self.awaited = Awaited()
         self.shown.clear()
-        self.adapter_ids.clear()
 
     def root(self, adapter: str | None) -> int:
         """The key before a prompt's first block."""
