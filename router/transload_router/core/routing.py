@@ -147,7 +147,6 @@ class Routing:
         terms, num_prompt = decision.predicted, ask.num_prompt_tokens
         num_prefill = 0
         if ask.handoff_from is None:
-            self.costs.observe_hit(terms.num_cached_tokens, num_prompt)
             num_prefill = terms.num_uncached_tokens
         prefill = None
         if decision.prefill is not None:

@@ -93,14 +93,6 @@ def test_answers_are_expected_to_be_usual() -> None:
     assert model.expected_answer(100_000) == pytest.approx(100, abs=2)
 
 
-def test_hits_are_a_running_mean() -> None:
-    model = CostModel()
-    for _ in range(400):
-        model.observe_hit(80, 100)
-    model.observe_hit(0, 0)
-    assert model.hit_share == pytest.approx(0.8, abs=0.01)
-
-
 def test_forgotten_engines_start_anew() -> None:
     bench = Bench()
     bench.prefill("a", 1.0, 40)

@@ -29,7 +29,6 @@ class CostModel:
     Attributes:
         links: Of pairs.
         num_answer_tokens: Running mean of answers' lengths.
-        hit_share: Running mean of the share of prompts that was cached where they went.
     """
 
     def __init__(self) -> None:
@@ -41,7 +40,6 @@ class CostModel:
         self._refreshed_s: float | None = None
         self.links = Links()
         self.num_answer_tokens = 256.0
-        self.hit_share = 0.3
 
     def of(self, key: DestinationKey) -> DestinationCost:
         """A destination's times; one that nobody knows yet is like the fleet."""
@@ -87,11 +85,6 @@ class CostModel:
         """
         usual = self.num_answer_tokens
         return min(float(limit), 2 * usual) if limit else usual
-
-    def observe_hit(self, num_cached_tokens: int, num_prompt_tokens: int) -> None:
-        """So much of a prompt was cached where it went."""
-        if num_prompt_tokens:
-            self.hit_share += NEWS * (num_cached_tokens / num_prompt_tokens - self.hit_share)
 
     def refresh(self, now: float) -> None:
         """Take the fleet's means anew once a while; cheap to call often."""

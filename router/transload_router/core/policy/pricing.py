@@ -6,8 +6,8 @@
 - *Delay*: a prefill of S seconds is waited for by whoever comes before the queue is empty again;
   about as many as wait there now. So the longer the queues, the more a cached prefix is worth, and
   an idle destination is free.
-- *Cache*: tokens computed here although another destination has them fill blocks twice; what they
-  push out would have been asked for again with about the share of prompts that hits.
+- *Cache*: tokens computed here although another destination has them fill blocks twice, and push
+  out what others would have hit; and a conversation's later turns follow the copy.
 - *Stall*: each step of a prefill is a step of every answer being written here.
 - *Answer*: its own steps, longer with every answer beside it, and what it adds to theirs.
 
@@ -33,9 +33,9 @@ class Weights(msgspec.Struct, frozen=True):
         answer_weight: What a second of waiting within an answer counts, of one to its first token.
             More shortens the time between tokens, less the time to the first one.
         delay_weight: Scales the delay of others; 0 makes each request look after itself.
-        cache_weight: Scales the price of keeping blocks twice. At 8 three points more of all
-            prompt tokens hit than at 1, at the same waits; a price so far above 1 makes up for the
-            later turns of a conversation, which follow the copy.
+        cache_weight: What computing again what another destination has costs later prompts, of
+            what it costs this one. Two to three points more of all tokens hit than at 0.3, at the
+            same waits; caches that are never full would not need it.
         load_factor: Nobody takes a request while its promised work is beyond this many times the
             mean, `load_slack_s`, and one whole prompt of this length.
         load_slack_s: A shorter queue is nobody's overload, however short all others are.
@@ -44,7 +44,7 @@ class Weights(msgspec.Struct, frozen=True):
 
     answer_weight: float = 0.07
     delay_weight: float = 0.5
-    cache_weight: float = 8.0
+    cache_weight: float = 2.5
     load_factor: float = 2.0
     load_slack_s: float = 1.0
     tie_share: float = 0.02
@@ -88,7 +88,6 @@ class Prices:
         num_tokens: Of the prompt.
         num_answer: Expected of the answer.
         most_held: The longest prefix that anybody holds.
-        duplicate_factor: What computing a token again costs later prompts, of doing so once.
     """
 
     def __init__(
@@ -108,7 +107,6 @@ class Prices:
         self.num_answer = costs.expected_answer(ask.num_answer_tokens)
         held = max((hit.num_tokens for hit in ask.match.values()), default=0)
         self.most_held = min(held, self.num_tokens - 1)
-        self.duplicate_factor = weights.cache_weight * costs.hit_share
 
     def prefill(self, destination: Destination, load: EngineLoad) -> Prefill:
         """The prompt computed here."""
@@ -123,7 +121,7 @@ class Prices:
         delay_s = self._weights.delay_weight * load.num_prefilling * seconds
         cache_s = 0.0
         if self.most_held > cached:
-            cache_s = (self.most_held - cached) * self.duplicate_factor * model.token_s
+            cache_s = (self.most_held - cached) * self._weights.cache_weight * model.token_s
         stall_s = self._weights.answer_weight * load.num_decoding * seconds
         cost_s = queue_s + seconds + delay_s + cache_s + stall_s
         return Prefill(cached, uncached, queue_s, seconds, delay_s, cache_s, stall_s, cost_s)

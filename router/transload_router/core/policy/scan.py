@@ -38,7 +38,6 @@ class Scan:
         match, num_tokens, most = prices.match, prices.num_tokens, prices.most_held
         last = num_tokens - 1
         answer_weight, delay_weight = weights.answer_weight, weights.delay_weight
-        duplicate = prices.duplicate_factor
         append = self.computing.append
         for one, quote, queue_s in zip(self.destinations, self.quotes, self.queues, strict=True):
             hit = match.get(one.key)
@@ -53,7 +52,7 @@ class Scan:
             others = answer_weight * quote.num_decoding + delay_weight * quote.num_prefilling
             cost = queue_s + seconds * (1.0 + others)
             if cached < most:
-                cost += (most - cached) * duplicate * quote.token_s
+                cost += (most - cached) * weights.cache_weight * quote.token_s
             append(cost)
 
     def price_decode(self, prices: Prices, weights: Weights) -> None:
