@@ -18,6 +18,9 @@ from support.vllm_api import CHAT
 from support.vllm_behaviour import VllmBehaviour
 from support.waiting import soon
 
+# By cost the short prompts of tests would be decode's alone.
+PLAIN = ("--no-handoff-probe", "--policy", "least-loaded")
+
 
 @pytest.fixture
 async def engines() -> AsyncIterator[tuple[ScriptedEngine, ScriptedEngine]]:
@@ -52,7 +55,7 @@ async def test_serve_until_told_to_end(
     engines: tuple[ScriptedEngine, ScriptedEngine], number: signal.Signals
 ) -> None:
     p, d = engines
-    args = ("serve", "--prefill", p.url, "--decode", d.url, "--port", "0", "--no-handoff-probe")
+    args = ("serve", "--prefill", p.url, "--decode", d.url, "--port", "0", *PLAIN)
     async with command(*args) as it:
         url = address(await it.line_with("listens on"))
         async with httpx.AsyncClient(base_url=url, timeout=10) as client:
@@ -74,7 +77,7 @@ async def test_a_running_stream_ends_well_before_the_process_does(
     p, d = engines
     gate = asyncio.Event()
     d.by_leg[Leg.DECODE] = behaviours.gated_stream({2: gate})
-    args = ("serve", "--prefill", p.url, "--decode", d.url, "--port", "0", "--no-handoff-probe")
+    args = ("serve", "--prefill", p.url, "--decode", d.url, "--port", "0", *PLAIN)
     async with command(*args) as it:
         url = address(await it.line_with("listens on"))
         async with (

@@ -59,7 +59,11 @@ async def serve(core: CoreSettings = CORE, num_prefill: int = 2) -> AsyncIterato
     fleet = SimulatedFleet.of(spec, prefill=num_prefill, decode=2, local=1)
     async with fleet:
         # A policy that never finds a prompt too short to be worth two engines.
-        values: dict[str, Any] = {**QUICK, "policy": "least-loaded"}
+        values: dict[str, Any] = {
+            **QUICK,
+            "policy": "least-loaded",
+            "response_header_timeout_s": 30,
+        }
         for role in ("prefill", "decode"):
             values[role] = [each.url for each in fleet.named(role)]
         async with serve_router(Settings(**values)) as router:

@@ -79,7 +79,7 @@ async def soaked() -> AsyncIterator[Soaked]:
         running(ScriptedEngine("p", ledger, VllmBehaviour())) as p,
         running(ScriptedEngine("d", ledger, VllmBehaviour())) as d,
         command(
-            *("serve", "--port", "0", "--no-handoff-probe"),
+            *("serve", "--port", "0", "--no-handoff-probe", "--policy", "least-loaded"),
             *("--prefill", p.url, "--decode", d.url, "--health-interval-s", "3600"),
         ) as it,
     ):
