@@ -31,6 +31,7 @@ class EventRelay:
         num_cached_tokens: int | None,
         on_first: Callable[[bytes], None],
         on_interval: Callable[[float], None],
+        on_data: Callable[[bytes], None] | None = None,
     ) -> None:
         self.framer = EventFramer()
         self._connection = connection
@@ -38,6 +39,7 @@ class EventRelay:
         self._cached = num_cached_tokens
         self._on_first = on_first
         self._on_interval = on_interval
+        self._on_data = on_data
         self._last = 0.0
         self._sending: ByHand[None] | None = None
         self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -79,6 +81,8 @@ class EventRelay:
                 self._on_interval(arrived - self._last)
                 self._last = arrived
             if data:
+                if self._on_data is not None:
+                    self._on_data(data)
                 self._write(data, arrived)
 
     def _write(self, data: bytes, arrived: float) -> None:

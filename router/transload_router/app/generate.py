@@ -264,7 +264,9 @@ class Call:
             note_chunk()
 
         try:
-            await answer.relay(self._send, self._note_first, on_interval, self._request.cork)
+            # Who got a handoff reports what the prefill engine has told already.
+            note = None if self.notes.used_handoff else self._learning.note_events
+            await answer.relay(self._send, self._note_first, on_interval, self._request.cork, note)
             if _is_ok(self.status):
                 self._learning.note_end(num_tokens)
         except EngineError as error:

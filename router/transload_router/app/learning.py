@@ -10,8 +10,10 @@ from transload_router.app.state import Router
 from transload_router.core.kv_events.messages import StreamState
 from transload_router.core.policy import Reason
 from transload_router.core.routing import Choice
+from transload_router.core.sse import split_events
+from transload_router.core.usage import streamed_tokens
 
-# Blocks that an engine reported and that no event told of are believed for so long; the engine
+# Blocks that an engine reported and whose events were lost are believed for so long; the engine
 # will not announce them again while it keeps them.
 LEARNED_S = 60.0
 
@@ -61,8 +63,8 @@ class Learning:
         if num_tokens != predicted:
             metrics.prediction_errors.add(self._cause, amount=abs(num_tokens - predicted))
         source = decision.prefill or decision.decode
-        if num_tokens > predicted and self._request.prompt is not None:
-            # The engine will not announce again what it already has.
+        is_told = self._router.streams.get(source.key) is StreamState.EXACT
+        if num_tokens > predicted and self._request.prompt is not None and not is_told:
             self._router.index.predict(
                 source.key, self._request.prompt, monotonic(), LEARNED_S, num_tokens
             )
@@ -74,6 +76,12 @@ class Learning:
             return
         # Media and lists of ids have other lengths as text; only text without ids teaches.
         self._router.texts.observe_length(request.text.num_bytes, num_tokens)
+
+    def note_events(self, events: bytes) -> None:
+        """Whole events of a stream, one of which may tell the same."""
+        if b"cache" in events:
+            for event in split_events(events):
+                self.note_cached(streamed_tokens(event))
 
     @property
     def basis(self) -> str:

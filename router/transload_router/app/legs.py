@@ -166,6 +166,9 @@ class Legs:
         if self.choice is not None:
             settle = self.choice.release if role is Role.DECODE else self.choice.release_prefill
             settle(monotonic())
+        if self._request.prompt is not None:
+            # From here on events alone tell; what the engine held before, it does not announce.
+            self._router.index.settle(leg.destination.key, self._request.prompt)
         if leg.exchange is not None:
             leg.exchange.release()
         elif leg.sending is not None and leg.sending.connection is not None:

@@ -104,6 +104,7 @@ class Answer:
         on_first_chunk: Callable[[], None] = do_nothing,
         on_interval: Callable[[float], None] = do_nothing,
         cork: Callable[[], None] = do_nothing,
+        on_data: Callable[[bytes], None] | None = None,
     ) -> None:
         """Send everything.
 
@@ -112,6 +113,7 @@ class Answer:
             on_first_chunk: Called when the first bytes of an event stream have gone.
             on_interval: Called with the seconds between arrivals of an event stream.
             cork: Called before a head whose body is at hand.
+            on_data: Called with whole events of an event stream before they go.
 
         Raises:
             EngineError: The engine broke off; call `cut` next.
@@ -129,7 +131,9 @@ class Answer:
                 on_first_chunk()
                 self._look_for_id(data)
 
-            relay = EventRelay(held.exchange.connection, send, self._cached, on_first, on_interval)
+            relay = EventRelay(
+                held.exchange.connection, send, self._cached, on_first, on_interval, on_data
+            )
             self._framer = relay.framer
             await relay.run()
         else:

@@ -66,6 +66,17 @@ def prompt_tokens(answer: Members) -> int | None:
     return None if counts[0] is None else sum(count or 0 for count in counts)
 
 
+def streamed_tokens(event: bytes) -> int | None:
+    """Cached tokens that one server-sent event gives in so many words; None where it does not.
+
+    What a Messages stream says when it begins is not counted: the prompt is not read yet.
+    """
+    if b"cached_tokens" not in event and b"cache_read_input_tokens" not in event:
+        return None
+    members = read_object(Raw(event_data(event))) or {}
+    return detailed_tokens(read_object(members.get("response")) or members)
+
+
 def read_cached_tokens(answer: Members) -> int | None:
     """Cached tokens as prefill's answer reports them, None where it has no usage at all.
 

@@ -96,6 +96,21 @@ def test_events_take_over_from_predictions() -> None:
     assert index.match(TEXT.prompt()) == {P0: Hit(48, 48)}
 
 
+def test_a_leg_that_is_over_leaves_what_events_told() -> None:
+    """What was held before is announced by nobody: only `settle` ends what was expected of it."""
+    index = index_of(P0, P1)
+    index.apply(P0, 0, stored(TEXT, 0, 4, 16))
+    for owner in (P0, P1):
+        index.predict(owner, TEXT.prompt(), 0.0, 60.0)
+    index.predict(P0, SIBLING.prompt(), 0.0, 60.0)
+    index.settle(P0, TEXT.prompt())
+    index.apply(P0, 0, Removed(stored(TEXT, 3, 1, 16).block_hashes))
+    assert index.match(TEXT.prompt()) == {P0: Hit(48, 48), P1: Hit(64, 64, is_predicted=True)}
+    assert index.num_predictions == 2
+    index.settle(("gone", 0), TEXT.prompt())
+    check_structure(index)
+
+
 def test_predictions_of_other_ranks_are_apart() -> None:
     index = index_of(P0, P1)
     index.predict(P1, TEXT.prompt(), 0.0, 5.0)

@@ -12,6 +12,7 @@ from transload_router.core.usage import (
     patch_answer,
     patch_event,
     read_cached_tokens,
+    streamed_tokens,
     written_tokens,
 )
 
@@ -175,6 +176,24 @@ def test_carried(handoff: bytes | None, carried: int | None) -> None:
 )
 def test_only_what_usage_says_in_so_many_words(usage: Any, cached: int | None) -> None:
     assert detailed_tokens(read_members(json.dumps({"usage": usage}).encode())) == cached
+
+
+@pytest.mark.parametrize(
+    ("data", "cached"),
+    [
+        (CHUNK % 64, 64),
+        (CHUNK % 0, 0),
+        (COMPLETED % 64, 64),
+        (MESSAGE_DELTA % (1, 64), 64),
+        # Written before the prompt is read.
+        (MESSAGE_START % (1, 0), None),
+        (b'{"choices":[{"text":"cached_tokens"}],"usage":{"prompt_tokens_details":null}}', None),
+        (b"[DONE]", None),
+        (b'{"cached_tokens":', None),
+    ],
+)
+def test_what_one_event_tells(data: bytes, cached: int | None) -> None:
+    assert streamed_tokens(b"event: x\ndata: " + data + b"\n\n") == cached
 
 
 def test_tokens_of_an_answer() -> None:

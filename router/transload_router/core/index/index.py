@@ -299,6 +299,18 @@ class Index:
             keys = prompt.keys(size)[: most // size]
             self._predictions.add(owner.slot.bit, keys, now + ttl_s)
 
+    def settle(self, dest_key: DestinationKey, prompt: Prompt) -> None:
+        """End what `predict` expects of a whole prompt: its leg is over.
+
+        An engine announces what it has stored before it answers, so events have told by now. No
+        event comes for what it had already.
+        """
+        owner = self._owners.get(dest_key)
+        if owner is None or owner.layout is None:
+            return
+        for size in {group.block_size for group in owner.layout[0]}:
+            self._predictions.settle(owner.slot.bit, prompt.keys(size)[-1:])
+
     def _likely_size(self, model: str) -> int:
         for owner in self._owners.values():
             if owner.model == model and owner.groups:
