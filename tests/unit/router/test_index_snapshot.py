@@ -188,3 +188,11 @@ def test_more_adapters_than_are_remembered_still_load() -> None:
         index.apply(P0, 0, Stored([number], None, [1, 2], 2, number, name, extra_keys=[[name]]))
     other = Index()
     assert other.load(index.export()) == 1
+
+
+def test_block_sizes_are_known_again() -> None:
+    """An entry inside a block does not become the group's block size."""
+    index = loaded(known().export())
+    index.add_owner(P0, MODEL, 0)
+    index.apply(P0, 0, stored(TEXT, 0, 1, 2))
+    assert index.match(TEXT.prompt()) == {P0: Hit(32, 32)}
