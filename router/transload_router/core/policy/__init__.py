@@ -1,7 +1,6 @@
-"""Who takes a request, or one leg of it."""
+"""Who takes a request: engines for both legs, or one for all of it."""
 
 from transload_router.core.policy.cost import CostPolicy
-from transload_router.core.policy.legs import Candidate, LeastReserved, LegRequest, Policy
 from transload_router.core.policy.pricing import Weights
 from transload_router.core.policy.registry import POLICIES, make_policy
 from transload_router.core.policy.types import (
@@ -10,6 +9,7 @@ from transload_router.core.policy.types import (
     Decision,
     Destination,
     FleetView,
+    Policy,
     Reason,
     Row,
     Terms,
@@ -18,14 +18,11 @@ from transload_router.core.policy.types import (
 __all__ = [
     "POLICIES",
     "Ask",
-    "Candidate",
     "Chance",
     "CostPolicy",
     "Decision",
     "Destination",
     "FleetView",
-    "LeastReserved",
-    "LegRequest",
     "Policy",
     "Reason",
     "Row",

@@ -44,7 +44,7 @@ class Weights(msgspec.Struct, frozen=True):
 
     answer_weight: float = 0.07
     delay_weight: float = 0.5
-    cache_weight: float = 2.5
+    cache_weight: float = 4.0
     load_factor: float = 2.0
     load_slack_s: float = 1.0
     tie_share: float = 0.02
