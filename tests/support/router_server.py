@@ -12,7 +12,7 @@ import httpx
 import uvicorn
 
 from support.ledger import Ledger
-from support.scripted_engine import ScriptedEngine, running
+from support.scripted_engine import Behaviour, ScriptedEngine, running
 from support.vllm_behaviour import VllmBehaviour
 from support.waiting import until
 from transload_router.app import create_app
@@ -254,6 +254,7 @@ async def serve_fleet(
     *,
     prefill_urls: Sequence[str] = (),
     decode_urls: Sequence[str] = (),
+    behave: Callable[[str], Behaviour] = lambda _name: VllmBehaviour(),
     **settings: Any,
 ) -> AsyncIterator[Fleet]:
     """A router in front of vLLM-like engines; checked to be settled when the block ends well.
@@ -263,11 +264,12 @@ async def serve_fleet(
         num_decode: Scripted engines in the pool.
         prefill_urls: Further addresses in the pool, behind the scripted ones.
         decode_urls: Further addresses in the pool, behind the scripted ones.
+        behave: What an engine does by default, by its name (p0, d0).
         **settings: Over `QUICK`.
     """
     ledger = Ledger()
-    prefill = [ScriptedEngine(f"p{i}", ledger, VllmBehaviour()) for i in range(num_prefill)]
-    decode = [ScriptedEngine(f"d{i}", ledger, VllmBehaviour()) for i in range(num_decode)]
+    prefill = [ScriptedEngine(f"p{i}", ledger, behave(f"p{i}")) for i in range(num_prefill)]
+    decode = [ScriptedEngine(f"d{i}", ledger, behave(f"d{i}")) for i in range(num_decode)]
     async with contextlib.AsyncExitStack() as stack:
         for engine in (*prefill, *decode):
             await stack.enter_async_context(running(engine))
