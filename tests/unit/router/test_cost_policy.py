@@ -248,6 +248,7 @@ def test_what_is_quoted_follows_load_costs_and_generations() -> None:
     world.load.forget("d0")
     assert world.names(ask(), fleet) == (None, "d0")
     world.prefilling("d0", 9_000)
+    assert world.names(ask(), fleet) == (None, "d1")
     replaced = destination("d0")
     replaced.engine = type(replaced.engine)("d0", replaced.engine.role, replaced.engine.address, 1)
     assert world.names(ask(), FleetView([], [replaced, second])) == (None, "d0")

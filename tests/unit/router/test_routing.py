@@ -6,6 +6,7 @@ import pytest
 
 from support.destinations import ask, destination, holding, view
 from transload_router.core.load import EngineLoad
+from transload_router.core.policy import CostPolicy
 from transload_router.core.policy.types import FleetView
 from transload_router.core.routing import Accuracy, Choice, Routing
 
@@ -84,6 +85,39 @@ def test_links_are_learned_from_first_tokens() -> None:
         now += 5.0
     latency, token_s = one.costs.links.of(("p0", 0), ("d0", 0))
     assert latency + 10_000 * token_s == pytest.approx(2.0, rel=0.1)
+
+
+def test_decode_own_queue_is_no_part_of_a_link() -> None:
+    """What the first token waits for on decode is known, and taken off."""
+    one, fleet = routing("round-robin"), view(1, 1)
+    now = 0.0
+    for _ in range(40):
+        busy = chosen(one, fleet, now, num_prompt_tokens=20_000, may_split=False)
+        choice = chosen(one, fleet, now, num_prompt_tokens=10_000)
+        one.observe_prefill(choice, now)
+        choice.release_prefill(now)
+        waiting_s = one.queue_s(destination("d0"), now)
+        assert waiting_s > 0.5
+        one.observe_sent(choice, now)
+        one.observe_first_token(choice, now + waiting_s + 0.3)
+        busy.release(now + 9.0)
+        choice.release(now + 9.0)
+        now += 10.0
+    latency, token_s = one.costs.links.of(("p0", 0), ("d0", 0))
+    assert latency + 10_000 * token_s < 0.4
+
+
+def test_forgetting_reaches_the_policy() -> None:
+    gone: list[str] = []
+
+    class Listening(CostPolicy):
+        def forget(self, engine_id: str) -> None:
+            gone.append(engine_id)
+
+    one = routing()
+    one.policy = Listening(one.load, one.costs, random.random)
+    one.forget("d0")
+    assert gone == ["d0"]
 
 
 def test_steps_are_learned_without_what_others_prefilled_meanwhile() -> None:

@@ -81,6 +81,9 @@ class Quotes:
         self._costs = costs
         self._quotes: dict[DestinationKey, Quote] = {}
 
+    def __len__(self) -> int:
+        return len(self._quotes)
+
     def of(self, destinations: Sequence[Destination]) -> list[Quote]:
         """Their quotes, in their order, valid until the next change of load or costs."""
         quotes = self._quotes
