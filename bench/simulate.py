@@ -28,6 +28,9 @@ def main(argv: list[str] | None = None) -> int:
     """Runs what was asked for; the exit status."""
     arguments = _parser().parse_args(argv)
     try:
+        if arguments.check_recording:
+            print(recording.compare(recording.read_recording()))
+            return 0
         plan, title = _plan(arguments)
         policies = _policies(arguments.policies)
     except (TraceError, recording.RecordingError) as error:
@@ -61,6 +64,11 @@ def _parser() -> argparse.ArgumentParser:
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument("--trace", type=Path, help="a file in the conversation trace's form")
     source.add_argument("--workload", choices=sorted(WORKLOADS), help="one made by rule")
+    source.add_argument(
+        "--check-recording",
+        action="store_true",
+        help="hold the truth against the recorded engine, and end",
+    )
     parser.add_argument("--requests", type=int, help="at most (workloads: 6000)")
     parser.add_argument("--skip", type=int, default=0, help="leave out the trace's first requests")
     parser.add_argument("--as-stamped", action="store_true", help="keep bursts of equal stamps")

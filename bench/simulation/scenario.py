@@ -37,7 +37,10 @@ ALL = (*BASELINES, OURS, ORACLE)
 MOST_JUDGED = 64
 """Engines of the largest fleet whose choices are judged by the oracle; it looks at every engine."""
 
-LEVELS = {"low": 0.4, "medium": 0.7, "high": 0.85}
+WRITING_STEP_S = 0.05
+"""A step of an engine that writes as many answers as it should: half of the default SLO."""
+
+LEVELS = {"low": 0.4, "medium": 0.7, "high": 0.95}
 """Nominal load by name; see `nominal_speed`."""
 
 
@@ -101,24 +104,32 @@ def run_all(scenario: Scenario, policies: Sequence[str], num_processes: int) -> 
 def nominal_speed(
     requests: Sequence[Request], shape: Shape, profile: Profile, load: float
 ) -> float:
-    """How fast a trace must run so that prompts alone ask for so much of the fleet.
+    """How fast a trace must run to ask for so much of the fleet.
 
-    Load 1 is where computing all prompts, less what an endless shared cache would hold, takes
-    every engine that computes prompts (of a mixed fleet, which also writes, 70 % of every one)
-    all of the time. No policy reaches that hit rate, so 1 is beyond what a pool of prefill engines
-    can bear.
+    Load 1 is where the busier pool has no time left: prefill engines computing all prompts less
+    what an endless shared cache would hold, or decode engines writing all answers at
+    `WRITING_STEP_S` a token; of a mixed fleet, every engine doing its share of both. No policy
+    reaches the ideal hit rate, nor an even load at every moment, so 1 is more than a fleet can bear.
     """
     held: set[int] = set()
-    work_s = 0.0
+    computing_s = writing_s = 0.0
+    times = profile.times
     for request in requests:
         keys = request.blocks[: request.most_cached_blocks]
         count = next((n for n, key in enumerate(keys) if key not in held), len(keys))
         num_cached = count * BLOCK_TOKENS
-        work_s += profile.times.chunk_s(request.num_prompt_tokens - num_cached, num_cached)
+        computing_s += times.chunk_s(request.num_prompt_tokens - num_cached, num_cached)
         held.update(request.blocks[: request.num_whole_blocks])
+        # The share of a step that an answer takes, where steps are as long as they may be.
+        own_s = times.decode_s(1, request.num_prompt_tokens + request.num_answer_tokens // 2)
+        share = own_s / (WRITING_STEP_S - times.base_s)
+        writing_s += request.num_answer_tokens * WRITING_STEP_S * share
     span_s = max(1e-9, requests[-1].arrival_s)
-    capacity = 0.7 * shape.num_mixed if shape.is_mixed else shape.num_prefill
-    return load * capacity * span_s / work_s
+    if shape.is_mixed:
+        busy_s = (computing_s + writing_s) / shape.num_mixed
+    else:
+        busy_s = max(computing_s / shape.num_prefill, writing_s / shape.num_decode)
+    return load * span_s / busy_s
 
 
 def _run_cell(scenario: Scenario, cell: tuple[str, str, float]) -> Figures:

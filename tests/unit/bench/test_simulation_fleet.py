@@ -189,6 +189,15 @@ def test_nominal_load_counts_what_must_be_computed() -> None:
     assert speed == pytest.approx(0.5 * 2 * 10.0 / work_s)
 
 
+def test_nominal_load_counts_what_must_be_written() -> None:
+    requests = [Request(n, 10.0 * n, 1024, 5000, (n, 9)) for n in range(2)]
+    speed = nominal_speed(requests, Shape(num_prefill=9, num_decode=1), H100_8B, 1.0)
+
+    # As many answers side by side as make a step of 50 ms: (50 - 8) ms over each one's share.
+    num_writing = 0.042 / (50e-6 + 50e-9 * (1024 + 2500))
+    assert speed == pytest.approx(10.0 * num_writing / 0.05 / (2 * 5000))
+
+
 def test_percentiles_are_ranks() -> None:
     values = [float(n) for n in range(1, 101)]
     assert [percentile(values, p) for p in (50, 90, 99, 100)] == [50.0, 90.0, 99.0, 100.0]
@@ -254,5 +263,3 @@ def test_engines_differ_and_stragglers_more() -> None:
     profile = H100_8B
     factors = [profile.engine_times(n, 1).base_s / profile.times.base_s for n in range(50)]
     assert 0.9 < min(factors) < 0.99 < 1.01 < max(factors) < 1.1
-
-
