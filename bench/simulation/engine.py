@@ -19,10 +19,8 @@ with the number of prompts and not with the number of tokens, and nothing is app
 noise, which is drawn once per run of steps.
 """
 
-import math
-import random
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from simulation.cache import BlockCache
@@ -31,6 +29,9 @@ from simulation.jobs import Job, Run
 from simulation.measure import Histogram
 from simulation.profiles import StepTimes
 from simulation.trace import BLOCK_TOKENS
+
+MOST_SEQUENCES = 256
+"""Requests that run at once (`--max-num-seqs`; vLLM's own default for servers is 256 to 1,024)."""
 
 
 class Listener(Protocol):
@@ -59,6 +60,8 @@ class SimulatedEngine:
     """One engine.
 
     Args:
+        budget_tokens: What one step may compute (`--max-num-batched-tokens`).
+        noise: Draws the factor of a step's time.
         steps: Where the times between tokens are counted.
         does_hand_off: Whether finished jobs' blocks stay held until `release`.
 
@@ -77,9 +80,7 @@ class SimulatedEngine:
         listener: Listener,
         *,
         budget_tokens: int,
-        most_sequences: int = 256,
-        noise: float = 0.0,
-        seed: int = 0,
+        noise: Callable[[], float] | None = None,
         steps: Histogram | None = None,
         does_hand_off: bool = False,
     ) -> None:
@@ -98,9 +99,7 @@ class SimulatedEngine:
         self._clock = clock
         self._listener = listener
         self._budget_tokens = budget_tokens
-        self._most_sequences = most_sequences
         self._noise = noise
-        self._chance = random.Random(f"steps-{seed}-{number}")
         self._intervals = steps if steps is not None else Histogram()
         self._ready: deque[Job] = deque()
         self._computing: list[Job] = []
@@ -202,7 +201,7 @@ class SimulatedEngine:
         """The next job that can compute; jobs that load on the way are sent to load."""
         if self._ready:
             return self._ready.popleft()
-        while self.waiting and self._num_running < self._most_sequences:
+        while self.waiting and self._num_running < MOST_SEQUENCES:
             job = self.waiting[0]
             matched = job.keys[: self.cache.match(job.keys[: job.most_cached])]
             num_new = job.num_blocks - len(matched)
@@ -320,4 +319,4 @@ class SimulatedEngine:
             self._removed, self._stored = [], []
 
     def _noise_factor(self) -> float:
-        return math.exp(self._chance.gauss(0.0, self._noise)) if self._noise else 1.0
+        return 1.0 if self._noise is None else self._noise()

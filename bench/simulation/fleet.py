@@ -151,9 +151,7 @@ class Fleet:
                 profile.engine_times(number, self.seed),
                 self,
                 budget_tokens=profile.budget_tokens if is_prefill else profile.mixed_budget_tokens,
-                most_sequences=profile.most_sequences,
-                noise=profile.noise,
-                seed=self.seed,
+                noise=profile.noise_of(number, self.seed),
                 steps=self.intervals,
                 does_hand_off=is_prefill,
             )

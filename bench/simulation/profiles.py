@@ -23,6 +23,7 @@ They give decode steps of 10 to 30 ms at 4 to 30 answers of 12,000 tokens of con
 
 import math
 import random
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 
@@ -64,7 +65,6 @@ class Profile:
     Attributes:
         budget_tokens: Tokens that one step may compute (`--max-num-batched-tokens`) on a prefill
             engine; `mixed_budget_tokens` on an engine that also decodes.
-        most_sequences: Requests that run at once (`--max-num-seqs`).
         http_s: One way between router and engine, including the engine's front end.
         event_delay_s: From the end of a step until its events are with the router.
         noise: Standard deviation of the logarithm of a step's time.
@@ -79,7 +79,6 @@ class Profile:
     link_latency_s: float
     budget_tokens: int = 8192
     mixed_budget_tokens: int = 2048
-    most_sequences: int = 256
     http_s: float = 0.002
     event_delay_s: float = 0.010
     event_loss: float = 0.0
@@ -96,6 +95,13 @@ class Profile:
         if number < self.num_stragglers:
             factor *= self.straggler_factor
         return self.times.scaled(factor)
+
+    def noise_of(self, number: int, seed: int) -> Callable[[], float] | None:
+        """Draws the factors of one engine's steps; None where there is no noise."""
+        if not self.noise:
+            return None
+        chance, noise = random.Random(f"steps-{seed}-{number}"), self.noise
+        return lambda: math.exp(chance.gauss(0.0, noise))
 
     def without_noise(self) -> "Profile":
         """The same with every engine and step exactly as the parameters say."""

@@ -109,7 +109,7 @@ def nominal_speed(
     Load 1 is where the busier pool has no time left: prefill engines computing all prompts less
     what an endless shared cache would hold, or decode engines writing all answers at
     `WRITING_STEP_S` a token; of a mixed fleet, every engine doing its share of both. No policy
-    reaches the ideal hit rate, nor an even load at every moment, so 1 is more than a fleet can bear.
+    reaches the ideal hit rate, nor an even load at all times, so 1 is more than a fleet can bear.
     """
     held: set[int] = set()
     computing_s = writing_s = 0.0
