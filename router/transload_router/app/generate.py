@@ -128,9 +128,10 @@ class Call:
             return machine.EnginesChosen(None, None)
         decision = choice.decision
         prefill = decision.prefill.engine.id if decision.prefill is not None else None
-        notes.prefill, notes.decode = prefill or notes.prefill, decision.decode.engine.id
+        notes.decode = decision.decode.engine.id
         if self._machine.handoff is None:
-            notes.decision = decision
+            # Whoever was chosen before has not prefilled it.
+            notes.prefill, notes.decision = prefill, decision
             log_decision(self._router.settings, self._router.chance, notes)
         self._learning.begin(choice)
         return machine.EnginesChosen(prefill, notes.decode, self._is_local(command, decision))
