@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator
+from dataclasses import replace
 
 import httpx
 import pytest
 
 import engine_env
-from engine.routing_world import Fleet
-from engine.world import AT_ONCE_S, REQUEST_S, World, assert_idle
+from engine.routing_world import Fleet, small
+from engine.world import AT_ONCE_S, REQUEST_S, SPLITTING, World, assert_idle
 from real_engine import launch
 from real_engine.launch import Engines, EngineSpec, Role
 from real_engine.router import RouterProcess
@@ -45,7 +46,7 @@ def world(engines: Engines, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     for engine in (prefill, decode, aggregated):
         engine.wait_ready()
     log = tmp_path_factory.mktemp("router") / "router.log"
-    with RouterProcess([prefill.url], [decode.url], log) as router:
+    with RouterProcess([prefill.url], [decode.url], log, SPLITTING) as router:
         router.wait_ready()
         yield World(prefill, decode, aggregated, router)
 
@@ -62,11 +63,24 @@ def fleets(engines: Engines) -> dict[int, Fleet]:
         pytest.param(2, id="2x2", marks=pytest.mark.engine_full),
     ]
 )
-def fleet(request: pytest.FixtureRequest, engines: Engines, fleets: dict[int, Fleet]) -> Fleet:
-    """Two prefill engines and one or two decode engines, all with small and empty caches."""
+def fleet(
+    request: pytest.FixtureRequest,
+    engines: Engines,
+    fleets: dict[int, Fleet],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Fleet:
+    """Two prefill engines and one or two decode engines, all with small and empty caches.
+
+    `prefill-1` publishes at the same place whenever it starts, the others anywhere.
+    """
     num_decode: int = request.param
     if num_decode not in fleets:
-        started = Fleet(engines, num_prefill=2, num_decode=num_decode)
+        folder = tmp_path_factory.mktemp("kv")
+        fixed = (f"ipc://{folder}/events", f"ipc://{folder}/replay")
+        specs = [small(f"2x{num_decode}-prefill-{number}", Role.PREFILL) for number in range(2)]
+        specs[1] = replace(specs[1], event_endpoints=fixed)
+        specs += [small(f"decode-{n}-of-{num_decode}", Role.DECODE) for n in range(num_decode)]
+        started = Fleet(engines, specs)
         started.wait_ready()
         fleets[num_decode] = started
     fleets[num_decode].forget()

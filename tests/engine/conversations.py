@@ -1,6 +1,6 @@
 """Random conversations whose prompts share prefixes, cut anywhere around the block size.
 
-Knows no engine: the caller sends `next_body` and gives back what was answered.
+`Conversations` knows no engine: the caller sends `next_body` and gives back what was answered.
 """
 
 from __future__ import annotations
@@ -8,8 +8,11 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from engine.routing_world import BLOCK_TOKENS, MAX_MODEL_LEN, Answer
+import httpx
+
+from engine.routing_world import BLOCK_TOKENS, MAX_MODEL_LEN, Answer, Fleet, ask, wait_followed
 from engine.world import FIRST_PLAIN_TOKEN, LAST_PLAIN_TOKEN
+from real_engine.router import RouterProcess
 
 NUM_CONVERSATIONS = 6
 """Of some 200 tokens each; one engine's cache holds two or three."""
@@ -19,6 +22,9 @@ MAX_ANSWER = 40
 
 ROOM_TOKENS = 140
 """A chat's next turn adds at most its answer and some 60 tokens of question and template."""
+
+RESET_EVERY = 25
+"""Requests; then some engine's cache is emptied."""
 
 WORDS = ("for", "name", "in", "return", "self", "value", "if", "not", "None", "def", "list")
 
@@ -83,3 +89,21 @@ class Conversations:
 
     def _words(self, count: int) -> list[str]:
         return self._random.choices(WORDS, k=count)
+
+
+def converse(
+    client: httpx.Client, fleet: Fleet, router: RouterProcess, num_requests: int, seed: str
+) -> list[Answer]:
+    """One request after another, with an engine's cache emptied now and then."""
+    source = random.Random(seed)
+    conversations = Conversations(seed)
+    answers = []
+    for number in range(num_requests):
+        if number % RESET_EVERY == RESET_EVERY - 1:
+            fleet.reset(source.choice(list(fleet.by_id)))
+        wait_followed(fleet, router)
+        body = conversations.next_body(has_text=True)
+        answer = ask(client, router.url, body, is_stream=source.random() < 0.5)
+        conversations.answered(answer)
+        answers.append(answer)
+    return answers

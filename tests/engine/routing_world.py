@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +20,7 @@ import httpx
 import msgspec
 import zmq
 
-from engine.world import AT_ONCE_S, EXPLAIN, REQUEST_S
+from engine.world import AT_ONCE_S, EXPLAIN, FIRST_PLAIN_TOKEN, REQUEST_S
 from real_engine.launch import MODEL_NAME, POLL_S, Engine, Engines, EngineSpec, Role, scrape
 from real_engine.router import RouterProcess
 
@@ -37,10 +37,13 @@ REPLAY_S = 10.0
 """An idle publisher looks for replay requests every 0.1 s."""
 
 PREDICTED = "x-transload-predicted-cached-tokens"
-FOLLOWED = 'transload_kv_events_last_sequence{{engine="{engine}",rank="0"}}'
+FOLLOWED = 'transload_kv_events_last_sequence{{engine="{}",rank="{}"}}'
 """Sequence of the last batch that the router applied."""
 
 _END = b"\xff" * 8
+
+Place = tuple[str, int]
+"""An engine's name and a data-parallel rank: who publishes."""
 
 
 @dataclass(frozen=True)
@@ -69,18 +72,14 @@ class Answer:
 class Fleet:
     """The engines by the router's names for them."""
 
-    def __init__(self, engines: Engines, num_prefill: int, num_decode: int) -> None:
+    def __init__(self, engines: Engines, specs: Sequence[EngineSpec]) -> None:
         """Starts them all at once."""
         self._engines = engines
-        self._published: dict[str, Published] = {}
-        pools = ((Role.PREFILL, "prefill", num_prefill), (Role.DECODE, "decode", num_decode))
-        self.by_id = {
-            f"{pool}-{index}": engines.start(
-                _spec(f"{num_prefill}x{num_decode}-{pool}-{index}", role)
-            )
-            for role, pool, count in pools
-            for index in range(count)
-        }
+        self._published: dict[Place, Published] = {}
+        self.by_id: dict[str, Engine] = {}
+        for role, pool in ((Role.PREFILL, "prefill"), (Role.DECODE, "decode")):
+            for index, spec in enumerate([one for one in specs if one.role is role]):
+                self.by_id[f"{pool}-{index}"] = engines.start(spec)
 
     def wait_ready(self) -> None:
         """Blocks until all of them serve."""
@@ -110,28 +109,41 @@ class Fleet:
         """Empties one engine's cache and lets it say so: it publishes with its next step."""
         engine = self.by_id[engine_id]
         deadline = time.monotonic() + AT_ONCE_S
-        while not _reset(engine):
+        while not self.reset_silently(engine_id):
             assert time.monotonic() < deadline, f"{engine_id} still holds blocks"
-        engine.metrics()
+        for rank in range(engine.spec.num_ranks):
+            self.compute(engine_id, [FIRST_PLAIN_TOKEN], rank)
 
-    def compute(self, engine_id: str, prompt: list[int]) -> None:
+    def reset_silently(self, engine_id: str) -> bool:
+        """Empties an idle engine's cache; nobody is told before its next step.
+
+        One that holds blocks for anyone says 200, and does nothing.
+        """
+        url = f"{self.by_id[engine_id].url}/reset_prefix_cache"
+        answer = httpx.post(url, timeout=REQUEST_S)
+        return bool(answer.raise_for_status().json()["success"])
+
+    def compute(self, engine_id: str, prompt: list[int], rank: int = 0) -> None:
         """One request to one engine, past any router."""
         body = {"model": MODEL_NAME, "prompt": prompt, "max_tokens": 1}
         url = f"{self.by_id[engine_id].url}/v1/completions"
-        httpx.post(url, json=body, timeout=REQUEST_S).raise_for_status()
+        headers = {"x-data-parallel-rank": str(rank)}
+        httpx.post(url, json=body, headers=headers, timeout=REQUEST_S).raise_for_status()
 
-    def published(self) -> dict[str, int]:
-        """Each engine's last sequence."""
-        return {name: len(batches) - 1 for name, batches in self.batches().items()}
+    def published(self) -> dict[Place, int]:
+        """Each publisher's last sequence."""
+        return {place: len(batches) - 1 for place, batches in self.batches().items()}
 
-    def batches(self) -> dict[str, list[list[Any]]]:
-        """All that each engine has published since it started."""
-        return {name: published.batches() for name, published in self._published.items()}
+    def batches(self) -> dict[Place, list[list[Any]]]:
+        """All that each has published since it started."""
+        return {place: published.batches() for place, published in self._published.items()}
 
     def _wait_ready(self, engine_id: str) -> None:
         engine = self.by_id[engine_id]
         engine.wait_ready()
-        self._published[engine_id] = Published(engine.url)
+        sources = httpx.get(f"{engine.url}/kv_event_sources", timeout=REQUEST_S).json()
+        for rank, source in sources.items():
+            self._published[engine_id, int(rank)] = Published(source["replay_endpoint"])
 
     @contextmanager
     def router(self, log: Path, *options: str) -> Iterator[RouterProcess]:
@@ -142,23 +154,18 @@ class Fleet:
             yield router
 
 
-def _spec(name: str, role: Role) -> EngineSpec:
+def small(name: str, role: Role, extra_args: Sequence[str] = ()) -> EngineSpec:
+    """An engine with a small cache; options for others are set on what this returns."""
     sizes = ("--block-size", str(BLOCK_TOKENS), "--max-model-len", str(MAX_MODEL_LEN))
-    return EngineSpec(name, role, num_blocks=NUM_BLOCKS, has_events=True, extra_args=sizes)
-
-
-def _reset(engine: Engine) -> bool:
-    """An engine that holds blocks for anyone says 200 and does nothing."""
-    answer = httpx.post(f"{engine.url}/reset_prefix_cache", timeout=REQUEST_S)
-    return bool(answer.raise_for_status().json()["success"])
+    args = (*sizes, *extra_args)
+    return EngineSpec(name, role, num_blocks=NUM_BLOCKS, has_events=True, extra_args=args)
 
 
 class Published:
-    """What one engine has published, by its replay: ``[timestamp, events, rank]`` each."""
+    """What one publisher has said, by its replay: ``[timestamp, events, rank]`` each."""
 
-    def __init__(self, url: str) -> None:
-        sources = httpx.get(f"{url}/kv_event_sources", timeout=REQUEST_S).json()
-        self._endpoint: str = sources["0"]["replay_endpoint"]
+    def __init__(self, endpoint: str) -> None:
+        self._endpoint = endpoint
         self._batches: list[list[Any]] = []
 
     def batches(self) -> list[list[Any]]:
@@ -197,9 +204,9 @@ def wait_followed(fleet: Fleet, router: RouterProcess) -> None:
     while True:
         metrics = scrape(router.url)
         behind = {
-            engine_id: (metrics.get(FOLLOWED.format(engine=engine_id)), last)
-            for engine_id, last in published.items()
-            if metrics.get(FOLLOWED.format(engine=engine_id), -1) < last
+            place: (metrics.get(FOLLOWED.format(*place)), last)
+            for place, last in published.items()
+            if metrics.get(FOLLOWED.format(*place), -1) < last
         }
         if not behind:
             return
@@ -226,6 +233,12 @@ def ask(client: httpx.Client, url: str, body: dict[str, Any], *, is_stream: bool
         prefill=got.headers.get("x-transload-prefill"),
         decode=got.headers["x-transload-decode"],
     )
+
+
+def assert_exact(answers: list[Answer]) -> None:
+    """No prediction was off by a token."""
+    wrong = {number: answer for number, answer in enumerate(answers) if answer.error}
+    assert wrong == {}, f"{len(wrong)} of {len(answers)} predictions are wrong"
 
 
 def _text(choice: dict[str, Any]) -> str:

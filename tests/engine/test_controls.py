@@ -9,7 +9,16 @@ from typing import Any
 import httpx
 import pytest
 
-from engine.world import BLOCK_BYTES, Ledger, Moved, World, assert_idle, complete, token_ids
+from engine.world import (
+    BLOCK_BYTES,
+    SPLITTING,
+    Ledger,
+    Moved,
+    World,
+    assert_idle,
+    complete,
+    token_ids,
+)
 from real_engine.launch import MODEL_NAME
 from real_engine.router import RouterProcess
 
@@ -21,7 +30,8 @@ _REMOTE_DECODE = {"do_remote_decode": True, "do_remote_prefill": False}
 def test_a_lost_handoff_is_seen(world: World, client: httpx.Client, tmp_path: Path) -> None:
     """With a prefill engine that hands nothing off, answers are right and the ledger is not."""
     prompt = token_ids(300, "lost")
-    with RouterProcess([world.aggregated.url], [world.decode.url], tmp_path / "log") as router:
+    engines = ([world.aggregated.url], [world.decode.url])
+    with RouterProcess(*engines, tmp_path / "log", SPLITTING) as router:
         router.wait_ready()
         ledger = Ledger(world)
         tokens = complete(client, router.url, prompt)

@@ -33,6 +33,9 @@ REQUEST_S = 120.0
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
+SPLITTING = ("--policy", "prefix")
+"""Splits whatever may be split; by cost, a model this small would be decode's alone."""
+
 EXPLAIN = {"x-transload-explain": "1"}
 
 _LOADED = "vllm:external_prefix_cache_hits_total"

@@ -66,6 +66,7 @@ class EngineSpec:
 
     Attributes:
         has_events: Whether it publishes its cache's events over ZMQ, with replay.
+        event_endpoints: Where, and where missed ones are asked for.
         num_ranks: Data-parallel size; above 1, each rank has a cache of its own.
     """
 
@@ -75,6 +76,7 @@ class EngineSpec:
     lease_s: int = 120
     num_blocks: int = 512
     has_events: bool = False
+    event_endpoints: tuple[str, str] = (ANY_PORT, ANY_PORT)
     num_ranks: int = 1
     extra_args: tuple[str, ...] = ()
     env: dict[str, str] = field(default_factory=dict)
@@ -104,8 +106,8 @@ class EngineSpec:
         return {
             "enable_kv_cache_events": True,
             "publisher": "zmq",
-            "endpoint": ANY_PORT,
-            "replay_endpoint": ANY_PORT,
+            "endpoint": self.event_endpoints[0],
+            "replay_endpoint": self.event_endpoints[1],
             "topic": f"kv@{self.name}@{MODEL_NAME}",
         }
 
