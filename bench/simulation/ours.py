@@ -9,6 +9,8 @@ from dataclasses import dataclass
 
 from simulation.fleet import Fleet, Flight
 from simulation.trace import BLOCK_TOKENS, Request
+from transload_router.core.index.approximate import ApproximateIndex, Text
+from transload_router.core.index.hits import DestinationKey, Match
 from transload_router.core.index.index import Index
 from transload_router.core.index.keys import Identity
 from transload_router.core.kv_events.events import Removed, Stored
@@ -24,9 +26,6 @@ PREDICTION_S = 60.0
 """How long the index believes that a prompt on its way will be held, without an event; longer than
 queues of an engine that is not overloaded."""
 
-HISTORY_S = 600.0
-"""The same where there are no events, so that predictions are all the index has."""
-
 SWEEP_S = 1.0
 
 
@@ -36,7 +35,8 @@ class Variant:
 
     Attributes:
         policy: Name of the policy.
-        has_events: Whether engines' events reach the index.
+        has_events: Whether engines' events reach the index; without them it is the index of texts
+            that were sent, as for engines that publish none.
         has_predictions: Whether the index is told what was sent where.
         weights: Of the policy `cost`.
     """
@@ -55,6 +55,7 @@ class TokenIds:
 
     def __init__(self) -> None:
         self._prompts: dict[tuple[tuple[int, ...], int], Prompt] = {}
+        self._texts: dict[tuple[int, ...], Text] = {}
 
     def prompt(self, request: Request) -> Prompt:
         """The prompt of a request, its block keys computed by the router's own chain."""
@@ -64,6 +65,13 @@ class TokenIds:
             prompt = self._prompts[key] = _KeyedPrompt(request)
         return prompt
 
+    def text(self, request: Request) -> Text:
+        """The same as text, four bytes a token."""
+        text = self._texts.get(request.blocks)
+        if text is None:
+            text = self._texts[request.blocks] = Text(IDENTITY, _whole_tokens(request))
+        return text
+
 
 class _KeyedPrompt(Prompt):
     """A prompt that keeps its keys and not its tokens, which would be 50 KB each."""
@@ -71,9 +79,8 @@ class _KeyedPrompt(Prompt):
     __slots__ = ("_length",)
 
     def __init__(self, request: Request) -> None:
-        whole = request.blocks[: request.num_whole_blocks]
-        super().__init__(IDENTITY, b"".join(_token(block) * BLOCK_TOKENS for block in whole))
-        self.keys(BLOCK_TOKENS)
+        super().__init__(IDENTITY, _whole_tokens(request))
+        super().keys(BLOCK_TOKENS)
         self.tokens = b""
         self._length = request.num_prompt_tokens
 
@@ -81,6 +88,13 @@ class _KeyedPrompt(Prompt):
     def num_tokens(self) -> int:
         """Length in tokens."""
         return self._length
+
+    def keys(self, block_size: int, group_idx: int = 0) -> list[int]:
+        """See `Prompt.keys`; of the fleet's block size.
+
+        Of another one, which the index guesses until an engine's first event, there are none.
+        """
+        return super().keys(block_size, group_idx) if block_size == BLOCK_TOKENS else []
 
 
 class CoreRouter:
@@ -90,6 +104,7 @@ class CoreRouter:
         self._variant = variant
         self._tokens = tokens
         self._index = Index()
+        self._texts = ApproximateIndex()
         self.routing = Routing(
             random.Random(f"router-{seed}").random, variant.policy, variant.weights
         )
@@ -125,7 +140,8 @@ class CoreRouter:
         ask = Ask(
             model=IDENTITY.model,
             num_prompt_tokens=request.num_prompt_tokens,
-            match=self._index.match(prompt),
+            match=self._match(request, prompt),
+            is_exact=self._variant.has_events,
             affinity=prompt.keys(BLOCK_TOKENS)[1] if request.num_whole_blocks > 1 else None,
         )
         choice = self.routing.choose(ask, self._view, now_s)
@@ -135,10 +151,19 @@ class CoreRouter:
         flight.decode = self._numbers[decision.decode.key]
         if decision.prefill is not None:
             flight.prefill = self._numbers[decision.prefill.key]
-        if self._variant.has_predictions:
-            ttl_s = PREDICTION_S if self._variant.has_events else HISTORY_S
-            for one in {decision.prefill or decision.decode, decision.decode}:
-                self._index.predict(one.key, prompt, now_s, ttl_s)
+        for one in {decision.prefill or decision.decode, decision.decode}:
+            self._predict(one.key, request, prompt, now_s)
+
+    def _match(self, request: Request, prompt: Prompt) -> Match:
+        if self._variant.has_events:
+            return self._index.match(prompt)
+        return self._texts.match(self._tokens.text(request))
+
+    def _predict(self, key: DestinationKey, request: Request, prompt: Prompt, now_s: float) -> None:
+        if not self._variant.has_events:
+            self._texts.predict(key, self._tokens.text(request))
+        elif self._variant.has_predictions:
+            self._index.predict(key, prompt, now_s, PREDICTION_S)
 
     def has_prefilled(self, flight: Flight, now_s: float) -> None:
         """See `Router`."""
@@ -187,5 +212,6 @@ def _token_id(block: int) -> int:
     return block & 0xFFFFFFFF
 
 
-def _token(block: int) -> bytes:
-    return _token_id(block).to_bytes(4, "little")
+def _whole_tokens(request: Request) -> bytes:
+    blocks = request.blocks[: request.num_whole_blocks]
+    return b"".join(_token_id(block).to_bytes(4, "little") * BLOCK_TOKENS for block in blocks)

@@ -40,7 +40,7 @@ MOST_JUDGED = 64
 WRITING_STEP_S = 0.05
 """A step of an engine that writes as many answers as it should: half of the default SLO."""
 
-LEVELS = {"low": 0.4, "medium": 0.7, "high": 0.95}
+LEVELS = {"low": 0.4, "medium": 0.7, "high": 0.95, "beyond": 1.15}
 """Nominal load by name; see `nominal_speed`."""
 
 
