@@ -121,6 +121,7 @@ async def test_check_config(tmp_path: Path) -> None:
         (("--decode", "http://a", "--prefill", "http://a"), "prefill"),
         (("--decode", "http://a", "--credentials", "replace"), "decode_api_key"),
         (("--decode", "http://a", "--config", "/nowhere.yaml"), "cannot read"),
+        (("--decode", "http://a", "--tokenizer", "/nowhere"), "tokenizer '/nowhere'"),
     ],
 )
 async def test_settings_that_cannot_work(args: tuple[str, ...], word: str) -> None:

@@ -1,10 +1,12 @@
 """One definition behind flags, environment and file; errors that help and keep secrets."""
 
+import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from pydantic import SecretStr
 
 from transload_router.errors import ConfigError
 from transload_router.settings import Settings, check_engine_url, load_settings
@@ -312,7 +314,7 @@ def test_empty_file_sets_nothing(tmp_path: Path) -> None:
 # Secrets.
 
 
-@pytest.mark.parametrize("setting", ["prefill_api_key", "decode_api_key"])
+@pytest.mark.parametrize("setting", ["prefill_api_key", "decode_api_key", "admin_api_key"])
 def test_keys_are_not_shown(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, setting: str) -> None:
     flag = f"--{setting.replace('_', '-')}"
     settings = load_settings([*DECODE, flag, KEY])
@@ -361,3 +363,124 @@ def test_settings_are_frozen() -> None:
     settings = load_settings(DECODE)
     with pytest.raises(ValueError, match="frozen"):
         settings.port = 1  # type: ignore[misc]
+
+
+# Routing.
+
+
+@pytest.mark.parametrize(
+    ("name", "word", "value"),
+    [
+        ("policy", "prefix", "prefix"),
+        ("session_header", "X-Talk", "X-Talk"),
+        ("kv_events", "off", "off"),
+        (
+            "kv_event_endpoint",
+            "decode-0=tcp://*:5557;tcp://*:5558,decode-0/1=ipc:///run/kv",
+            ["decode-0=tcp://*:5557;tcp://*:5558", "decode-0/1=ipc:///run/kv"],
+        ),
+        ("index_max_blocks", "5000", 5000),
+        ("index_snapshot_from", "router-1:8000", "http://router-1:8000"),
+        ("tokenizer", "a=/models/a,b=org/b", ["a=/models/a", "b=org/b"]),
+        ("tokenizer_fallback", "none", "none"),
+        ("send_token_ids", "false", False),
+        ("decision_log_share", "0.25", 0.25),
+        ("admin_api_key", KEY, KEY),
+    ],
+)
+def test_routing_is_set_in_all_ways(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str, word: str, value: object
+) -> None:
+    def read(*argv: str) -> object:
+        got = getattr(load_settings((*DECODE, *argv)), name)
+        return got.get_secret_value() if isinstance(got, SecretStr) else got
+
+    assert read() != value
+    in_file = write(tmp_path, f"{name}: {json.dumps(value)}\n")
+    assert read("--config", in_file) == value
+    flag = f"--{name.replace('_', '-')}"
+    assert read(*((flag, word) if value is not False else ("--no-send-token-ids",))) == value
+    monkeypatch.setenv(f"TRANSLOAD_{name.upper()}", word)
+    assert read() == value
+
+
+@pytest.mark.parametrize(
+    ("place", "found"),
+    [
+        ("decode-0=tcp://*:5557", (0, "tcp://*:5557", None)),
+        ("decode-0/3=tcp://h:1;tcp://h:2", (3, "tcp://h:1", "tcp://h:2")),
+        ("decode-0=tcp://[::1]:5557", (0, "tcp://[::1]:5557", None)),
+        ("decode-0=ipc:///run/kv;ipc:///run/replay", (0, "ipc:///run/kv", "ipc:///run/replay")),
+    ],
+)
+def test_event_endpoints(place: str, found: tuple[int, str, str | None]) -> None:
+    settings = load_settings((*DECODE, "--kv-event-endpoint", place))
+    assert settings.event_endpoints() == {"decode-0": [found]}
+
+
+@pytest.mark.parametrize(
+    ("place", "message"),
+    [
+        ("tcp://h:1", "is not ENGINE"),
+        ("decode-0", "is not ENGINE"),
+        ("decode-0=", "is not ENGINE"),
+        ("decode-0=h:1", "is not ENGINE"),
+        ("decode-0=http://h:1", "is not ENGINE"),
+        ("decode-0=tcp://h", "is not ENGINE"),
+        ("decode-0=tcp://h:0", "is not ENGINE"),
+        ("decode-0=tcp://h:1;", "is not ENGINE"),
+        ("decode-0=tcp://h:1;udp://h:2", "is not ENGINE"),
+        ("decode-0/x=tcp://h:1", "is not ENGINE"),
+        ("router-0=tcp://h:1", "is not ENGINE"),
+        ("decode-1=tcp://h:1", "there is no engine decode-1"),
+        ("prefill-0=tcp://h:1", "there is no engine prefill-0"),
+    ],
+)
+def test_bad_event_endpoints_are_named(place: str, message: str) -> None:
+    told = refusal(*DECODE, "--kv-event-endpoint", place)
+    assert told.startswith("kv_event_endpoint: ")
+    assert message in told
+
+
+def test_a_rank_has_one_endpoint() -> None:
+    places = ("--kv-event-endpoint", "decode-0=tcp://h:1", "--kv-event-endpoint")
+    told = refusal(*DECODE, *places, "decode-0=tcp://h:2")
+    assert told == "kv_event_endpoint: an engine's rank is named twice"
+
+
+def test_tokenizers_by_model() -> None:
+    assert load_settings(DECODE).tokenizers() == {}
+    one = load_settings((*DECODE, "--tokenizer", "/models/a"))
+    assert one.tokenizers() == {None: "/models/a"}
+    two = load_settings((*DECODE, "--tokenizer", "a=/m/a", "--tokenizer", "b=none"))
+    assert two.tokenizers() == {"a": "/m/a", "b": "none"}
+
+
+@pytest.mark.parametrize("given", [["a=x", "a=y"], ["a="], ["=x"], ["x", "y"], ["x", "a=y"]])
+def test_bad_tokenizers_are_named(given: list[str]) -> None:
+    flags = [word for one in given for word in ("--tokenizer", one)]
+    assert refusal(*DECODE, *flags).startswith("tokenizer: ")
+
+
+@pytest.mark.parametrize(
+    ("flag", "value"),
+    [
+        ("--policy", "fastest"),
+        ("--kv-events", "on"),
+        ("--tokenizer-fallback", "router"),
+        ("--index-max-blocks", "999"),
+        ("--index-snapshot-from", "ftp://x"),
+        ("--index-snapshot-from", "http://user:pw@x"),
+        ("--decision-log-share", "1.5"),
+        ("--decision-log-share", "-0.1"),
+        ("--session-header", "x session"),
+    ],
+)
+def test_bad_routing_is_named(flag: str, value: str) -> None:
+    told = refusal(*DECODE, flag, value)
+    assert told.startswith(flag[2:].replace("-", "_") + ": "), told
+    assert "pw" not in told
+
+
+def test_a_key_that_no_header_can_carry() -> None:
+    assert "admin_api_key: only visible ASCII" in refusal(*DECODE, "--admin-api-key", "a b")
