@@ -198,19 +198,22 @@ def num_events(fleet: Fleet) -> Counter[str]:
 
 
 def wait_followed(fleet: Fleet, router: RouterProcess) -> None:
-    """Blocks until the router has applied all that the engines have published."""
-    published = fleet.published()
+    """Blocks until the router has applied all that the engines have published.
+
+    It may be ahead, too: of an engine that started again and counts anew.
+    """
     deadline = time.monotonic() + REPLAY_S
     while True:
+        published = fleet.published()
         metrics = scrape(router.url)
-        behind = {
+        differing = {
             place: (metrics.get(FOLLOWED.format(*place)), last)
             for place, last in published.items()
-            if metrics.get(FOLLOWED.format(*place), -1) < last
+            if metrics.get(FOLLOWED.format(*place), -1) != last
         }
-        if not behind:
+        if not differing:
             return
-        assert time.monotonic() < deadline, f"(followed, published): {behind}"
+        assert time.monotonic() < deadline, f"(followed, published): {differing}"
         time.sleep(POLL_S)
 
 

@@ -120,8 +120,8 @@ def test_errors_of_concurrent_requests_are_told_and_do_not_last(
         assert after[JUDGED] - before.get(JUDGED, 0) == len(answers)
         told = after.get(ERRORS, 0) - before.get(ERRORS, 0)
         assert told == sum(abs(answer.error) for answer in answers)
-        # Each was alone on its streams: whatever was wrong, others were under way.
-        assert after.get(CONCURRENT, 0) - before.get(CONCURRENT, 0) == told
+        # Who is there neither at the choice nor at the answer is not seen: a few.
+        assert told - after.get(CONCURRENT, 0) <= told / 10
         assert_exact(converse(client, fleet, router, 30, seed="afterwards"))
 
 
@@ -133,18 +133,22 @@ def test_an_engine_that_started_again_is_learned_anew(
     fleet: Fleet, client: httpx.Client, tmp_path: Path, engine_id: str
 ) -> None:
     """Whether its publisher is to be found at other endpoints then, or at the same."""
-    prompt = token_ids(300, f"before the restart of {engine_id}")
+    prompt, lost = (token_ids(150, f"{name} {engine_id}") for name in ("asked", "lost"))
     with fleet.router(tmp_path / "log", "--policy", "prefix") as router:
+        fleet.compute(engine_id, lost)
         fleet.compute(engine_id, prompt)
         before = _ask(client, fleet, router, prompt)
-        assert (before.computed_by, before.num_cached_tokens) == (engine_id, 288)
+        assert (before.computed_by, before.num_cached_tokens) == (engine_id, 128)
         fleet.stop(engine_id)
         meanwhile = ask(client, router.url, {"prompt": prompt, "max_tokens": 4}, is_stream=False)
         assert meanwhile.computed_by != engine_id
         fleet.start_again(engine_id)
         router.wait_ready()
+        fleet.compute(engine_id, token_ids(64, "its first sequence"))
+        after = _ask(client, fleet, router, lost)
         answers = converse(client, fleet, router, 60, seed="after the restart")
-    assert_exact([before, *answers])
+    assert after.num_cached_tokens == 0
+    assert_exact([before, after, *answers])
     assert engine_id in {answer.computed_by for answer in answers}
 
 

@@ -61,7 +61,11 @@ class Learning:
         outcome = "exact" if predicted == num_tokens else "over"
         metrics.predictions.add(self.basis, outcome if predicted >= num_tokens else "under")
         if num_tokens != predicted:
-            metrics.prediction_errors.add(self._cause, amount=abs(num_tokens - predicted))
+            cause = self._cause
+            if cause == "unexplained":
+                # Whoever came later may have been served first.
+                cause = self._find_cause(choice)
+            metrics.prediction_errors.add(cause, amount=abs(num_tokens - predicted))
         source = decision.prefill or decision.decode
         is_told = self._router.streams.get(source.key) is StreamState.EXACT
         if num_tokens > predicted and self._request.prompt is not None and not is_told:

@@ -148,6 +148,13 @@ def test_causes(router: Router, state: StreamState, num_others: int, cause: str)
     assert router.metrics.prediction_errors.value(cause) == 16
 
 
+def test_whoever_came_later_may_have_been_served_first(router: Router) -> None:
+    learning = begun(router, request(router))
+    choose(router, request(router))
+    learning.note_cached(16)
+    assert router.metrics.prediction_errors.value("concurrent") == 16
+
+
 @pytest.mark.parametrize(
     ("source", "is_lesson"),
     [
