@@ -19,6 +19,10 @@ EXPECT_BEYOND_S = 5.0
 # However long the queue, not longer than this.
 MAX_EXPECT_S = 120.0
 
+# Why one engine serves a request that computes its whole prompt anew, whatever is cached
+# (`sampling_params.py:skip_reading_prefix_cache` @ 0.32).
+_READS_NO_CACHE = frozenset({"prompt_logprobs", "skip_reading_prefix_cache"})
+
 
 def make_ask(
     router: Router,
@@ -44,6 +48,8 @@ def make_ask(
 
 def _match(router: Router, request: GenerateRequest) -> Match:
     """Exact hits by events; by text for destinations whose caches are not followed."""
+    if request.local_reason in _READS_NO_CACHE:
+        return {}
     match: Match = router.index.match(request.prompt) if request.prompt is not None else {}
     if request.text is not None:
         for key, hit in router.texts.match(request.text).items():

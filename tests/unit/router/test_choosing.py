@@ -78,6 +78,16 @@ def test_followed_caches_are_known_by_events_alone(router: Router) -> None:
     assert (hit.num_tokens, hit.is_exact) == (64, True)
 
 
+@pytest.mark.parametrize(("logprobs", "num_tokens"), [(None, 64), (1, 0)])
+def test_who_reads_no_cache_is_promised_none(
+    router: Router, logprobs: int | None, num_tokens: int
+) -> None:
+    router.index.predict(FOLLOWED, Prompt(WHO, pack_tokens(IDS)), 0.0, 1e9, 64)
+    asked = request(router, has_ids=True, has_text=True, prompt_logprobs=logprobs)
+    match = make_ask(router, asked, may_split=False).match
+    assert sum(hit.num_tokens for hit in match.values()) == num_tokens
+
+
 def test_others_by_text_and_all_of_them_where_ids_are_unknown(router: Router) -> None:
     for key in (FOLLOWED, UNTOLD):
         router.texts.predict(key, Text(WHO, TEXT))
