@@ -11,8 +11,8 @@ least context held there (random and round-robin by their own rule).
 * `overlap-load`: the cost that NVIDIA Dynamo's KV router documents (docs: "KV cache routing"):
   `overlap_weight * prefill blocks + decode blocks`, the lowest wins (temperature 0); prefill blocks
   are those the request would still have to compute, and active ones.
-* `weighted-scorer`: llm-d's inference scheduler's default profile: prefix-cache scorer with weight
-  3, queue scorer and KV-utilisation scorer with weight 2 each, every score from 0 to 1, the highest
+* `weighted-scorer`: in the manner of llm-d's inference scheduler: a prefix-cache scorer with weight
+  3, a queue scorer and a KV-utilisation scorer with weight 2 each, every score from 0 to 1, the highest
   sum wins.
 """
 
