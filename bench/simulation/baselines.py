@@ -12,8 +12,8 @@ least context held there (random and round-robin by their own rule).
   `overlap_weight * prefill blocks + decode blocks`, the lowest wins (temperature 0); prefill blocks
   are those the request would still have to compute, and active ones.
 * `weighted-scorer`: in the manner of llm-d's inference scheduler: a prefix-cache scorer with weight
-  3, a queue scorer and a KV-utilisation scorer with weight 2 each, every score from 0 to 1, the highest
-  sum wins.
+  3, a queue scorer and a KV-utilisation scorer with weight 2 each, every score from 0 to 1; the
+  highest sum wins.
 """
 
 import bisect
