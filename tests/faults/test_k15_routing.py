@@ -176,7 +176,10 @@ async def test_without_a_tokenizer_prefill_tells_decode() -> None:
         assert second["kv_transfer_params"]["prompt_token_ids"] == [7, 8, 9]
         assert "return_token_ids" not in second
         await known.ask(COMPLETIONS, {"prompt": TEXT})
-        assert "return_token_ids" not in bodies(known, Leg.PREFILL)[1]
+        first, second = bodies(known, Leg.PREFILL)[1], bodies(known, Leg.DECODE)[1]
+        assert (first["return_token_ids"], first["prompt"]) == (True, TEXT)
+        assert second["prompt"] == [7, 8, 9]
+        assert "prompt_token_ids" not in second["kv_transfer_params"]
 
 
 async def test_an_engine_that_refuses_to_tokenise_leaves_the_routers_unchecked(

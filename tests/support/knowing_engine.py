@@ -11,7 +11,7 @@ from support import vllm_api
 from support.router_server import Fleet, serve_fleet
 from support.scripted_engine import Exchange, Leg
 from support.small_tokenizers import VECTORS
-from support.vllm_api import Api, Body, dump
+from support.vllm_api import COMPLETIONS, Api, Body, dump
 from support.vllm_behaviour import VllmBehaviour
 from support.waiting import until
 from support.zmq_publisher import CLEARED, ZmqPublisher, batch
@@ -82,7 +82,12 @@ class KnowingVllm(VllmBehaviour):
         whole = api.reply(generation).whole
         self.issue(exchange, generation.handoff)
         # As text: a handoff must come back byte by byte.
-        answer = append_member(whole, "prompt_token_ids", dump(self.told_ids))
+        if api is COMPLETIONS:
+            told = b'"choices":[{"prompt_token_ids":' + dump(self.told_ids) + b","
+            answer = whole.replace(b'"choices":[{', told, 1)
+            assert answer != whole
+        else:
+            answer = append_member(whole, "prompt_token_ids", dump(self.told_ids))
         await exchange.answer(200, answer)
 
 

@@ -54,6 +54,9 @@ class Learning:
         if num_tokens is None or choice is None or self.num_cached_tokens is not None:
             return
         self.num_cached_tokens = num_tokens
+        if self._request.prompt is None and self._request.text is None:
+            # Nothing was predicted: the policy does not look at caches.
+            return
         metrics, decision = self._router.metrics, choice.decision
         predicted = decision.predicted.num_cached_tokens
         metrics.cached_tokens.add("predicted", amount=predicted)

@@ -251,7 +251,7 @@ def wants_ids(router: Router, request: GenerateRequest) -> bool:
     """Whether prefill is to tell the prompt's ids, for decode's sake."""
     return (
         router.settings.send_token_ids
-        and request.endpoint.ids_go == "in_transfer"
+        and request.endpoint.ids_go != "nowhere"
         and request.prompt_source in ASKABLE
     )
 

@@ -178,7 +178,7 @@ def test_who_is_given_ids_and_who_is_asked(endpoint: Endpoint, sends: bool, sour
     asked.prompt = Prompt(Identity("m"), pack_tokens(IDS)) if knows else None
     gives = sends and source in ("router", "engine") and endpoint in (CHAT, COMPLETIONS)
     assert given_ids(tables, asked) == (b"[5,6,7]" if gives else None)
-    asks = sends and source in ASKABLE and endpoint is CHAT
+    asks = sends and source in ASKABLE and endpoint in (CHAT, COMPLETIONS)
     assert wants_ids(tables, asked) is asks
 
 
