@@ -167,7 +167,9 @@ async def test_no_name_among_several_models_is_nobodys() -> None:
 # Ids for engines.
 
 
-@pytest.mark.parametrize("source", ["client", "router", "unchecked", "engine", "unread", *ASKABLE])
+@pytest.mark.parametrize(
+    "source", ["client", "router", "unchecked", "engine", "unread", *sorted(ASKABLE)]
+)
 @pytest.mark.parametrize("sends", [True, False])
 @pytest.mark.parametrize("endpoint", ENDPOINTS.values(), ids=lambda one: one.name)
 def test_who_is_given_ids_and_who_is_asked(endpoint: Endpoint, sends: bool, source: str) -> None:
