@@ -272,6 +272,39 @@ def test_one_removal_of_several_copies() -> None:
     assert only(["BlockRemoved", [1, 1, 2], "CPU"]) == Removed([1, 1, 2], CPU)
 
 
+def test_removals_in_a_row_from_one_place_are_one() -> None:
+    events: list[object] = [
+        {"type": "BlockRemoved", "block_hashes": [], "medium": "GPU"},
+        {"type": "BlockRemoved", "block_hashes": [1], "medium": "GPU"},
+        {"type": "BlockRemoved", "block_hashes": [], "medium": "GPU"},
+        {"type": "BlockRemoved", "block_hashes": [2], "medium": "GPU"},
+        {"type": "BlockRemoved", "block_hashes": [2, 3], "medium": "GPU"},
+        {"type": "BlockRemoved", "block_hashes": [4], "medium": "CPU"},
+        {"type": "BlockRemoved", "block_hashes": [5], "medium": "CPU", "group_idx": 1},
+        {"type": "AllBlocksCleared"},
+        {"type": "BlockRemoved", "block_hashes": [6], "medium": "CPU", "group_idx": 1},
+        {"type": "BlockRemoved", "block_hashes": [7], "medium": "CPU", "group_idx": 1},
+    ]
+    assert decode_batch(payload(*events)).events == [
+        Removed([1, 2, 2, 3], GPU),
+        Removed([4], CPU),
+        Removed([5], CPU, 1),
+        Cleared(),
+        Removed([6, 7], CPU, 1),
+    ]
+
+
+def test_removals_that_tell_what_remains_stay_apart() -> None:
+    told = {"type": "BlockRemoved", "block_hashes": [1], "remaining_copy_counts": [2]}
+    bare = {"type": "BlockRemoved", "block_hashes": [1]}
+    assert decode_batch(payload(bare, told, told, bare)).events == [
+        Removed([1]),
+        Removed([1], num_remaining=[2]),
+        Removed([1], num_remaining=[2]),
+        Removed([1]),
+    ]
+
+
 def test_both_forms_in_one_batch() -> None:
     batch = decode_batch(payload(GOOD, {"type": "BlockRemoved", "block_hashes": [b"z"]}))
     assert batch.events == [Stored([1], None, [9], 1), Removed([b"z"])]

@@ -15,6 +15,7 @@ Theory of operation:
 
 import heapq
 from collections import deque
+from collections.abc import Iterable
 
 # Key to mask of slots.
 Table = dict[int, int]
@@ -117,6 +118,16 @@ class Holders:
             del table[key]
         elif mask & bit:
             table[key] = self._shared(mask ^ bit)
+
+    def leave_all(self, table: Table, keys: Iterable[int], bit: int) -> None:
+        """Clear a bit on keys; see `leave`."""
+        get = table.get
+        for key in keys:
+            mask = get(key, 0)
+            if mask == bit:
+                del table[key]
+            elif mask & bit:
+                table[key] = self._shared(mask ^ bit)
 
     def retire(self, slot: Slot, pools: list[tuple[Place, dict[int | bytes, int]]]) -> None:
         """Give a slot up with the names of all its pools, which belong to the sweep from now on."""

@@ -127,6 +127,9 @@ class Intake:
         place = (event.medium, event.group_idx)
         pools = owner.by_place.get(place, ())
         left = event.num_remaining
+        if len(pools) == 1 and left is None and not pools[0].copies and not pools[0].adapters:
+            self._remove_sole(owner, pools[0], event.block_hashes, place)
+            return
         for index, name in enumerate(event.block_hashes):
             pool = next((one for one in pools if name in one.names), None)
             if pool is None:
@@ -142,6 +145,23 @@ class Intake:
             if further < 0:
                 self.forget(owner, pool, name)
 
+    def _remove_sole(
+        self, owner: Owner, pool: Pool, names: list[BlockHash], place: tuple[str, int]
+    ) -> None:
+        """The same where each block has one copy, in the only pool that may have it: the rule."""
+        gone = {}
+        take = pool.names.pop
+        for name in names:
+            key = take(name, None)
+            if key is not None:
+                gone[name] = key
+            elif not owner.awaited.cancel(name, place):
+                owner.counts.num_unknown_removed += 1
+        owner.counts.num_removed += len(gone)
+        self._holders.num_blocks -= len(gone)
+        self._holders.leave_all(pool.table, gone.values(), owner.slot.bit)
+        self._ghosts(owner, pool).add_all(gone)
+
     def forget(self, owner: Owner, pool: Pool, name: BlockHash) -> None:
         """Take a block out of a pool, however many copies there are; its name stays known."""
         key = pool.names.pop(name)
@@ -149,10 +169,13 @@ class Intake:
         pool.adapters.pop(name, None)
         self._holders.leave(pool.table, key, owner.slot.bit)
         self._holders.num_blocks -= 1
+        self._ghosts(owner, pool).add(name, key)
+
+    def _ghosts(self, owner: Owner, pool: Pool) -> Ghosts:
         ghosts = owner.ghosts.get(pool.block_size)
         if ghosts is None:
             ghosts = owner.ghosts[pool.block_size] = Ghosts()
-        ghosts.add(name, key)
+        return ghosts
 
     def shrink(self, owner: Owner, pool: Pool, spared: list[set[int]]) -> None:
         """Forget a sixty-fourth of a pool, the oldest names first.

@@ -66,6 +66,14 @@ class Ghosts:
             self._young = {}
         self._young[name] = key
 
+    def add_all(self, names: Names) -> None:
+        """Remember names."""
+        if len(self._young) + len(names) <= MAX_GHOSTS:
+            self._young.update(names)
+            return
+        for name, key in names.items():
+            self.add(name, key)
+
     def find(self, name: BlockHash) -> int | None:
         """The key of a name that is still remembered."""
         key = self._young.get(name)
