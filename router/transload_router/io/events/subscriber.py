@@ -11,10 +11,6 @@ from transload_router.core.kv_events.messages import SnapshotLoaded, StreamState
 from transload_router.io.events.feed import Feed, Key, Limits, Sink
 from transload_router.io.events.sources import Source
 
-# Messages of one publisher before the next one's turn and a look at the clock; one takes some
-# 10-100 us (bench/events.py).
-_MESSAGES_PER_LOOK = 4
-
 
 class EventSubscriber:
     """Subscribes to engines' KV events; one per event loop. Stop it when done.
@@ -132,11 +128,13 @@ class EventSubscriber:
         self._turn_handle = None
         end = time.perf_counter() + self._limits.slice_s
         try:
-            while self._ready and time.perf_counter() < end:
+            while self._ready:
                 feed = self._ready.popleft()
                 self._waiting.discard(feed)
-                if feed.pump(_MESSAGES_PER_LOOK):
+                if feed.pump():
                     self._wake(feed)
+                if time.perf_counter() >= end:
+                    break
         finally:
             if self._ready and self._turn_handle is None:
                 self._turn_handle = asyncio.get_running_loop().call_soon(self._turn)
