@@ -9,8 +9,9 @@ counts in proportion to one over its distance, so that a hiccup moves little. Se
 are far off to the same side are news, not noise: they count in full, and the past fades quickly.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import combinations
+from math import sqrt
 
 Vector = tuple[float, ...]
 
@@ -95,7 +96,10 @@ class Regression:
 
 def dot(left: Vector, right: Vector) -> float:
     """The sum of products."""
-    return sum(one * other for one, other in zip(left, right, strict=True))
+    total = 0.0
+    for one, other in zip(left, right, strict=True):
+        total += one * other
+    return total
 
 
 def _least_squares(gram: list[list[float]], moments: list[float]) -> Vector:
@@ -106,44 +110,75 @@ def _least_squares(gram: list[list[float]], moments: list[float]) -> Vector:
     """
     size = len(moments)
     best, best_value = (0.0,) * size, 0.0
-    for num_free in range(size, 0, -1):
-        for free in combinations(range(size), num_free):
-            solved = _solve([[gram[i][j] for j in free] for i in free], [moments[i] for i in free])
-            if solved is None or min(solved) < 0.0:
-                continue
-            # Half the squared error, less a constant: at a stationary point -moments . x / 2.
-            value = -sum(x * moments[i] for x, i in zip(solved, free, strict=True))
-            if value < best_value:
-                full = [0.0] * size
-                for x, i in zip(solved, free, strict=True):
-                    full[i] = x
-                best, best_value = tuple(full), value
-        if best_value < 0.0 and num_free == size:
-            break
+    for free in _CASES[size]:
+        solved = _SOLVE[len(free)](gram, moments, *free)
+        if solved is None or min(solved) < 0.0:
+            continue
+        # Half the squared error, less a constant: at a stationary point -moments . x / 2.
+        value = 0.0
+        for x, i in zip(solved, free, strict=True):
+            value -= x * moments[i]
+        if value < best_value:
+            full = [0.0] * size
+            for x, i in zip(solved, free, strict=True):
+                full[i] = x
+            best, best_value = tuple(full), value
+            if len(free) == size:
+                break
     return best
 
 
-def _solve(matrix: list[list[float]], right: list[float]) -> list[float] | None:
-    """Gauss with scaling to a unit diagonal; None where it is singular."""
-    size = len(right)
-    scales = [matrix[i][i] ** 0.5 for i in range(size)]
-    if min(scales) <= 0.0:
+# Most free coefficients first: if all may be free, nothing else is better.
+_CASES = {
+    size: [free for count in range(size, 0, -1) for free in combinations(range(size), count)]
+    for size in (1, 2, 3)
+}
+# Below this the rest of a unit diagonal is rounding: the matrix is singular.
+_SINGULAR = 1e-12
+
+
+# Written out, since a fit is part of every request: a loop over indices takes six times as long.
+
+
+def _solve_one(gram: list[list[float]], right: list[float], i: int) -> Vector | None:
+    return (right[i] / gram[i][i],) if gram[i][i] > 0.0 else None
+
+
+def _solve_two(gram: list[list[float]], right: list[float], i: int, j: int) -> Vector | None:
+    """Cholesky's way after scaling to a unit diagonal; None where it is singular."""
+    if gram[i][i] <= 0.0 or gram[j][j] <= 0.0:
         return None
-    rows = [
-        [matrix[i][j] / (scales[i] * scales[j]) for j in range(size)] + [right[i] / scales[i]]
-        for i in range(size)
-    ]
-    for i in range(size):
-        pivot = max(range(i, size), key=lambda r: abs(rows[r][i]))
-        if abs(rows[pivot][i]) < 1e-12:
-            return None
-        rows[i], rows[pivot] = rows[pivot], rows[i]
-        for r in range(i + 1, size):
-            factor = rows[r][i] / rows[i][i]
-            for j in range(i, size + 1):
-                rows[r][j] -= factor * rows[i][j]
-    solution = [0.0] * size
-    for i in range(size - 1, -1, -1):
-        rest = sum(rows[i][j] * solution[j] for j in range(i + 1, size))
-        solution[i] = (rows[i][size] - rest) / rows[i][i]
-    return [x / scale for x, scale in zip(solution, scales, strict=True)]
+    scale_i, scale_j = sqrt(gram[i][i]), sqrt(gram[j][j])
+    ij = gram[i][j] / (scale_i * scale_j)
+    rest = 1.0 - ij * ij
+    if rest < _SINGULAR:
+        return None
+    m_i = right[i] / scale_i
+    y = (right[j] / scale_j - ij * m_i) / rest
+    return (m_i - ij * y) / scale_i, y / scale_j
+
+
+def _solve_three(
+    gram: list[list[float]], right: list[float], i: int, j: int, k: int
+) -> Vector | None:
+    """Likewise."""
+    if gram[i][i] <= 0.0 or gram[j][j] <= 0.0 or gram[k][k] <= 0.0:
+        return None
+    scale_i, scale_j, scale_k = sqrt(gram[i][i]), sqrt(gram[j][j]), sqrt(gram[k][k])
+    ij = gram[i][j] / (scale_i * scale_j)
+    ik = gram[i][k] / (scale_i * scale_k)
+    rest_j = 1.0 - ij * ij
+    if rest_j < _SINGULAR:
+        return None
+    jk = gram[j][k] / (scale_j * scale_k) - ij * ik
+    rest_k = 1.0 - ik * ik - jk * jk / rest_j
+    if rest_k < _SINGULAR:
+        return None
+    m_i = right[i] / scale_i
+    m_j = right[j] / scale_j - ij * m_i
+    z = (right[k] / scale_k - ik * m_i - jk / rest_j * m_j) / rest_k
+    y = (m_j - jk * z) / rest_j
+    return (m_i - ij * y - ik * z) / scale_i, y / scale_j, z / scale_k
+
+
+_SOLVE: dict[int, Callable[..., Vector | None]] = {1: _solve_one, 2: _solve_two, 3: _solve_three}
