@@ -22,6 +22,7 @@ class EventRelay:
 
     Attributes:
         framer: Where the stream stands; tells what to do if it is cut.
+        num_intervals: Arrivals after the first.
     """
 
     def __init__(
@@ -34,6 +35,7 @@ class EventRelay:
         on_data: Callable[[bytes], None] | None = None,
     ) -> None:
         self.framer = EventFramer()
+        self.num_intervals = 0
         self._connection = connection
         self._send = send
         self._cached = num_cached_tokens
@@ -79,6 +81,7 @@ class EventRelay:
             data = push(chunk)
             if self._last:
                 self._on_interval(arrived - self._last)
+                self.num_intervals += 1
                 self._last = arrived
             if data:
                 if self._on_data is not None:

@@ -147,12 +147,9 @@ class Call:
 
     async def _send_prefill(self, _command: machine.SendPrefill) -> machine.Event:
         request = self._request
-        body = prefill_body(
-            request.endpoint,
-            request.members,
-            self._given_ids(),
-            wants_token_ids=wants_ids(self._router, request),
-        )
+        ids = self._ids = self._given_ids(Role.PREFILL)
+        asks = ids is None and wants_ids(self._router, request)
+        body = prefill_body(request.endpoint, request.members, ids, wants_token_ids=asks)
         try:
             exchange = await self._legs.send(Role.PREFILL, body, may_resend=True)
             return await self._read_prefill(exchange)
@@ -192,20 +189,23 @@ class Call:
         self._learning.note_length(num_prompt_tokens)
         self.notes.num_cached_tokens = self._learning.num_cached_tokens
 
-    def _given_ids(self) -> bytes | None:
-        """The prompt's ids for engines, made once."""
-        if self._ids is None:
-            self._ids = given_ids(self._router, self._request)
-        return self._ids
+    def _given_ids(self, role: Role) -> bytes | None:
+        """The prompt's ids, where the leg's engine may be given them."""
+        return given_ids(self._router, self._request, self._legs[role].engine.id)
 
     async def _send_decode(self, command: machine.SendDecode) -> machine.Event:
         self._legs.end(Role.PREFILL)
         self.notes.has_decoded = True
         self.notes.used_handoff = command.handoff is not None
         request = self._request
-        # A completion that one engine serves keeps its text: nothing would be saved.
-        is_text = command.handoff is None and request.endpoint.ids_go == "as_prompt"
-        ids = None if is_text else self._given_ids()
+        if command.handoff is not None:
+            # What prefill read, whoever made it: the blocks are those ids'.
+            ids = self._ids
+        elif request.endpoint.ids_go == "as_prompt":
+            # A completion that one engine serves keeps its text: nothing would be saved.
+            ids = None
+        else:
+            ids = self._given_ids(Role.DECODE)
         body = decode_body(request.endpoint, request.body, request.members, command.handoff, ids)
         self._learning.note_sent(
             has_handoff=command.handoff is not None, is_stream=request.is_stream
@@ -258,18 +258,12 @@ class Call:
         num_tokens = self._read_usage()
         answer = self._begin_answer(cached)
         observe = self._router.metrics.chunk_times.observer(self._request.endpoint.name)
-        note_chunk = self._learning.note_chunk
-
-        def on_interval(seconds: float) -> None:
-            observe(seconds)
-            note_chunk()
-
         try:
             # Who got a handoff reports what the prefill engine has told already.
             note = None if self.notes.used_handoff else self._learning.note_events
-            await answer.relay(self._send, self._note_first, on_interval, self._request.cork, note)
+            await answer.relay(self._send, self._note_first, observe, self._request.cork, note)
             if _is_ok(self.status):
-                self._learning.note_end(num_tokens)
+                self._learning.note_end(answer.num_intervals if num_tokens is None else num_tokens)
         except EngineError as error:
             self._legs.fail(Role.DECODE, error)
             return machine.DecodeFailed(cause_of(error), error.was_sent)

@@ -29,7 +29,6 @@ class Learning:
         self._router = router
         self._request = request
         self._choice: Choice | None = None
-        self._num_chunks = 0
         self._timer: asyncio.TimerHandle | None = None
         self._is_followed = False
         self._cause = "unexplained"
@@ -39,7 +38,6 @@ class Learning:
         """Another choice was made, and its legs begin."""
         self._cancel_timer()
         self._choice = choice
-        self._num_chunks = 0
         reason = choice.decision.reason
         self._router.metrics.decisions.add(reason.value)
         if reason is not Reason.HANDED_OFF:
@@ -124,16 +122,11 @@ class Learning:
         if self._choice is not None:
             self._router.routing.observe_first_token(self._choice, monotonic())
 
-    def note_chunk(self) -> None:
-        """Another arrival of a stream."""
-        self._num_chunks += 1
-
-    def note_end(self, num_tokens: int | None) -> None:
-        """The answer is whole; `num_tokens` as it says itself, None where it does not."""
+    def note_end(self, num_tokens: int) -> None:
+        """The answer is whole; `num_tokens` as it says itself, or as many as arrivals tell."""
         self._cancel_timer()
         if self._choice is not None:
-            count = self._num_chunks if num_tokens is None else num_tokens
-            self._router.routing.observe_end(self._choice, monotonic(), count)
+            self._router.routing.observe_end(self._choice, monotonic(), num_tokens)
 
     def close(self) -> None:
         """Nothing more is to come."""

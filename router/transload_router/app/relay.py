@@ -82,6 +82,7 @@ class Answer:
 
     Attributes:
         response_id: The Responses API's id, once seen and where the endpoint has one.
+        num_intervals: Arrivals of an event stream after the first, once it is over.
     """
 
     def __init__(
@@ -97,6 +98,7 @@ class Answer:
         self._cached = num_cached_tokens
         self._framer: EventFramer | None = None
         self.response_id: str | None = None
+        self.num_intervals = 0
 
     async def relay(
         self,
@@ -136,6 +138,7 @@ class Answer:
             )
             self._framer = relay.framer
             await relay.run()
+            self.num_intervals = relay.num_intervals
         else:
             await _relay_bytes(send, held)
         await send({"type": "http.response.body", "body": b""})

@@ -117,7 +117,7 @@ async def test_each_arrival_is_written_when_it_comes() -> None:
     await relaying.end()
     assert len(relaying.client.got) == 2
     assert relaying.firsts == [b"data: a\n\n"]
-    assert len(relaying.intervals_s) == 1
+    assert len(relaying.intervals_s) == 1 == relaying.relay.num_intervals
 
 
 async def test_what_came_before_the_start() -> None:
