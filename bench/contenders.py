@@ -19,8 +19,10 @@ from contextlib import ExitStack, contextmanager
 import msgspec
 
 from mock_engine import Stats
+from publish import Sent
 
 BENCH = pathlib.Path(__file__).parent
+TOKENIZER = BENCH.parent / "tests" / "protocol" / "vectors" / "tokenizer"
 VLLM_ROUTER_VERSION = "0.1.17"
 START_TIMEOUT_S = 90.0
 STOP_TIMEOUT_S = 10.0
@@ -40,8 +42,9 @@ class Contender:
         command: how it was started, programs by name and ports as words; empty for `direct`.
         url: where the load goes.
         pid: the router's process, None for `direct`.
-        prefill_port: its prefill engine, None for `direct`.
+        prefill_port: its prefill engine, None for `direct` and where decode does it all.
         decode_port: its decode engine.
+        is_free: whether it decides by itself if a request has a prefill leg.
     """
 
     name: str
@@ -51,6 +54,7 @@ class Contender:
     pid: int | None
     prefill_port: int | None
     decode_port: int
+    is_free: bool = False
 
 
 def free_port() -> int:
@@ -126,6 +130,45 @@ def start_engine(stack: ExitStack, name: str, out: pathlib.Path) -> int:
     return port
 
 
+class Publisher:
+    """A process that publishes KV events (`publish.py`).
+
+    Attributes:
+        endpoints: Where, one per engine.
+    """
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self._process = process
+        self.endpoints: list[str] = msgspec.json.decode(self.read())
+
+    def read(self) -> bytes:
+        """Its next line."""
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            raise BenchError("the publisher ended")
+        return line
+
+    def set_rate(self, rate: int) -> Sent:
+        """Have it store so many blocks a second; what it had sent by then."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(b"%d\n" % rate)
+        self._process.stdin.flush()
+        return msgspec.json.decode(self.read(), type=Sent)
+
+
+def start_publisher(stack: ExitStack, num_engines: int) -> Publisher:
+    """Start one; `stack` ends it. Its second line comes when all are subscribed to and full."""
+    process = subprocess.Popen(
+        [sys.executable, str(BENCH / "publish.py"), "--engines", str(num_engines)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    stack.enter_context(process)
+    stack.callback(process.terminate)
+    return Publisher(process)
+
+
 def install_vllm_router() -> pathlib.Path:
     """The `vllm-router` program, installed on first use into an environment in the user's cache."""
     cache = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache")
@@ -156,8 +199,20 @@ def transload_program() -> pathlib.Path:
 
 
 def transload_arguments(prefill: str, decode: str, port: int) -> list[str]:
-    """Our own router with its defaults."""
-    return ["serve", "--prefill", prefill, "--decode", decode, "--port", str(port)]
+    """Our own router with a policy under which every request has both legs, as in the others."""
+    engines = ["--prefill", prefill, "--decode", decode]
+    return ["serve", *engines, "--port", str(port), "--policy", "least-loaded"]
+
+
+def cost_arguments(prefill: str, decode: str, port: int) -> list[str]:
+    """Our own router with its defaults: cost, tokens, events (see `start_router`)."""
+    engines = ["--prefill", prefill, "--decode", decode]
+    return ["serve", *engines, "--port", str(port), "--tokenizer", str(TOKENIZER)]
+
+
+def alone_arguments(_prefill: str, decode: str, port: int) -> list[str]:
+    """Our own router with one leg per request and nothing known: what `cost` adds to it shows."""
+    return ["serve", "--decode", decode, "--port", str(port), "--policy", "least-loaded"]
 
 
 def vllm_router_arguments(prefill: str, decode: str, port: int) -> list[str]:
@@ -181,6 +236,8 @@ def cheapest_arguments(prefill: str, decode: str, port: int) -> list[str]:
 
 ARGUMENTS = {
     "transload": transload_arguments,
+    "transload-cost": cost_arguments,
+    "transload-alone": alone_arguments,
     "vllm-router": vllm_router_arguments,
     "vllm-router-rr": cheapest_arguments,
 }
@@ -188,24 +245,33 @@ ARGUMENTS = {
 
 def start_router(stack: ExitStack, name: str, out: pathlib.Path) -> Contender:
     """Start one router in front of a pair of mock engines and wait until it is ready."""
-    is_ours = name == "transload"
+    is_ours = name.startswith("transload")
     program = transload_program() if is_ours else install_vllm_router()
-    prefill_port = start_engine(stack, f"{name}-prefill", out)
+    is_alone, is_free = name == "transload-alone", name == "transload-cost"
+    prefill_port = None if is_alone else start_engine(stack, f"{name}-prefill", out)
     decode_port = start_engine(stack, f"{name}-decode", out)
     port, log = free_port(), out / f"{name}.log"
     made = ARGUMENTS[name](
         f"http://127.0.0.1:{prefill_port}", f"http://127.0.0.1:{decode_port}", port
     )
-    process = stack.enter_context(running([str(program), *made], log))
+    command, publisher = [str(program), *made], None
+    if is_free:
+        publisher = start_publisher(stack, 2)
+        for engine, endpoint in zip(("prefill-0", "decode-0"), publisher.endpoints, strict=True):
+            command += ["--kv-event-endpoint", f"{engine}={endpoint}"]
+    process = stack.enter_context(running(command, log))
     await_ready(process, port, "/readyz" if is_ours else "/readiness", log)
+    if publisher is not None:
+        publisher.read()  # The caches are full; nothing comes from now on.
     return Contender(
         name=name,
-        version=importlib.metadata.version(name) if is_ours else VLLM_ROUTER_VERSION,
-        command=" ".join([name, *made]),
+        version=importlib.metadata.version("transload") if is_ours else VLLM_ROUTER_VERSION,
+        command=" ".join([name.partition("-")[0] if is_ours else name, *made]),
         url=f"http://127.0.0.1:{port}",
         pid=process.pid,
         prefill_port=prefill_port,
         decode_port=decode_port,
+        is_free=is_free,
     )
 
 

@@ -5,9 +5,12 @@ from typing import Literal
 
 import msgspec
 
-# vllm-router as shipped (its default policy keeps a prefix tree), and with its cheapest policy.
-NAMES = ("transload", "vllm-router", "vllm-router-rr", "direct")
-OURS, *THEIRS = NAMES[:3]
+# Ours with both legs, as vllm-router; with its defaults, `cost`, events and a tokenizer, which give
+# short prompts to decode alone; and with decode alone and nothing known. vllm-router as shipped
+# (its default policy keeps a prefix tree), and with its cheapest policy.
+OURS, COST, ALONE = "transload", "transload-cost", "transload-alone"
+THEIRS = ("vllm-router", "vllm-router-rr")
+NAMES = (OURS, COST, ALONE, *THEIRS, "direct")
 FEWEST_REPEATS = 5
 TARGET_CONNECTIONS = 64
 Kind = Literal["plain", "paced", "unpaced", "burst"]
@@ -68,8 +71,9 @@ class Cell(msgspec.Struct):
 
 
 class Verdict(msgspec.Struct):
-    """Ours over another router's in one cell; the limit is None where no target is set."""
+    """Ours over another's in one cell; the limit is None where no target is set."""
 
+    ours: str
     theirs: str
     kind: Kind
     connections: int
@@ -101,27 +105,29 @@ def summarise(samples: list[Sample], kind: Kind) -> Summary:
     )
 
 
-def compare(cell: Cell, theirs: str) -> Verdict | None:
+def compare(cell: Cell, theirs: str, ours: str = OURS) -> Verdict | None:
     """The ratio of the medians, and the lowest and highest ratio within one repeat."""
-    if OURS not in cell.samples or theirs not in cell.samples:
+    if ours not in cell.samples or theirs not in cell.samples:
         return None
-    pairs = zip(cell.samples[OURS], cell.samples[theirs], strict=True)
-    ratios = [ours.cost_us(cell.kind) / other.cost_us(cell.kind) for ours, other in pairs]
+    pairs = zip(cell.samples[ours], cell.samples[theirs], strict=True)
+    ratios = [one.cost_us(cell.kind) / other.cost_us(cell.kind) for one, other in pairs]
+    has_target = ours == OURS and cell.connections == TARGET_CONNECTIONS
     return Verdict(
+        ours=ours,
         theirs=theirs,
         kind=cell.kind,
         connections=cell.connections,
-        ratio=cell.summaries[OURS].median_us / cell.summaries[theirs].median_us,
+        ratio=cell.summaries[ours].median_us / cell.summaries[theirs].median_us,
         min_ratio=min(ratios),
         max_ratio=max(ratios),
-        limit=TARGETS[cell.kind] if cell.connections == TARGET_CONNECTIONS else None,
+        limit=TARGETS[cell.kind] if has_target else None,
     )
 
 
 def table(cells: list[Cell], kind: Kind) -> list[str]:
     """The lines of one table."""
     title, what, scale = TITLES[kind]
-    layout = "{:>5} {:<14} {:>8} {:>15} {:>11} {:>8} {:>8}"
+    layout = "{:>5} {:<15} {:>8} {:>15} {:>11} {:>8} {:>8}"
     head = layout.format("conns", "contender", "median", "min-max", f"{what}/s", "p50 ms", "p99 ms")
     lines = [f"router CPU {title}", head if kind == "plain" else f"{head} events/read"]
     for cell in cells:
@@ -143,7 +149,7 @@ def verdict_line(verdict: Verdict, repeats: int) -> str:
     """One ratio as text; fewer repeats than five decide nothing."""
     what = "request" if verdict.kind == "plain" else f"event ({verdict.kind})"
     line = (
-        f"{OURS} / {verdict.theirs}, CPU per {what} at {verdict.connections} connections: "
+        f"{verdict.ours} / {verdict.theirs}, CPU per {what} at {verdict.connections} connections: "
         f"{verdict.ratio:.2f} ({verdict.min_ratio:.2f}-{verdict.max_ratio:.2f})"
     )
     if verdict.limit is not None:

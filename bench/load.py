@@ -227,7 +227,7 @@ class _Connection(asyncio.Protocol):
         self._send_next()
 
     def _age_s(self) -> float:
-        return asyncio.get_running_loop().time() - self._sent_at_s
+        return time.perf_counter() - self._sent_at_s
 
     def _send_next(self) -> None:
         assert self._transport is not None
@@ -235,7 +235,7 @@ class _Connection(asyncio.Protocol):
         if self._seed is None:
             self._transport.close()
             return
-        self._sent_at_s = asyncio.get_running_loop().time()
+        self._sent_at_s = time.perf_counter()
         self._transport.write(request_bytes(self._batch.plan, self._seed))
 
 

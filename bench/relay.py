@@ -14,7 +14,8 @@ What is measured:
       engine that is faster than anything in front of it: what a chunk costs where the system
       calls are shared. `events/read` says how far they stayed apart on their way to the client.
     - A batch counts only if every answer is right and, for a router, if each request had exactly
-      one prefill leg and one decode leg, whose handoffs are the ones that were issued. Anything
+      one prefill leg and one decode leg, whose handoffs are the ones that were issued; but
+      `transload-cost` decides about the prefill leg, and `transload-alone` has none. Anything
       else ends the run with status 1. A missed target does not: it is reported.
     - Medians over the repeats; the spread is the lowest and the highest repeat.
 """
@@ -36,6 +37,8 @@ import contenders
 import cputime
 from contenders import BenchError, Contender
 from figures import (
+    ALONE,
+    COST,
     FEWEST_REPEATS,
     KINDS,
     NAMES,
@@ -97,24 +100,28 @@ def run_load(plan: Plan) -> Report:
     return report
 
 
-def fault_of_legs(before: list[Stats], after: list[Stats], requests: int) -> str | None:
+def fault_of_legs(
+    before: list[Stats], after: list[Stats], requests: int, *, is_free: bool = False
+) -> str | None:
     """What is wrong with the legs of one batch, or None.
 
     Args:
         before: the counters of the prefill engine, if any, and then of the decode engine.
         after: the same after the batch.
         requests: that the batch sent.
+        is_free: whether requests may have one leg or both.
     """
 
     def grown(field: str) -> list[int]:
         pairs = zip(before, after, strict=True)
         return [getattr(now, field) - getattr(then, field) for then, now in pairs]
 
-    is_direct = len(after) == 1
+    is_alone = len(after) == 1
+    both = grown("prefill_legs")[0] if is_free else requests
     expected = {
-        "prefill_legs": [0] if is_direct else [requests, 0],
-        "decode_legs": [0] if is_direct else [0, requests],
-        "bare": [requests] if is_direct else [0, 0],
+        "prefill_legs": [0] if is_alone else [both, 0],
+        "decode_legs": [0] if is_alone else [0, both],
+        "bare": [requests] if is_alone else [0, requests - both],
         "released": [0] * len(after),
         "rejected": [0] * len(after),
         "aborted_streams": [0] * len(after),
@@ -163,7 +170,7 @@ def measure(contender: Contender, cell: Cell, first_seed: int) -> Sample:
     except BenchError as error:
         raise BenchError(f"{contender.name}, {cell.connections} connections: {error}") from error
     cpu_s = cpu_s_of(contender) - cpu_before_s
-    fault = fault_of_legs(before, engines_of(contender), cell.requests)
+    fault = fault_of_legs(before, engines_of(contender), cell.requests, is_free=contender.is_free)
     if fault is not None:
         raise BenchError(f"{contender.name}, {cell.connections} connections: {fault}")
     return Sample(
@@ -251,6 +258,7 @@ def run(args: argparse.Namespace) -> None:
         idle = idle_cpu(field, sizes.idle_s)
         run_cells(cells, field, repeats)
     found = [compare(cell, theirs) for theirs in THEIRS for cell in cells]
+    found += [compare(cell, ALONE, COST) for cell in cells]
     verdicts = [verdict for verdict in found if verdict is not None]
     for kind in KINDS:
         print("", *table([cell for cell in cells if cell.kind == kind], kind), sep="\n")

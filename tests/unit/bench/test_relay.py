@@ -208,6 +208,15 @@ def test_a_batch_needs_both_legs(prefill: Stats, decode: Stats, fault: str | Non
     assert found is None if fault is None else fault in (found or "")
 
 
+@pytest.mark.parametrize(
+    ("both", "alone", "is_right"), [(0, 2, True), (1, 1, True), (2, 0, True), (1, 0, False)]
+)
+def test_who_decides_freely_may_leave_prefill_out(both: int, alone: int, is_right: bool) -> None:
+    after = [Stats(prefill_legs=both), Stats(decode_legs=both, bare=alone)]
+    found = relay.fault_of_legs([Stats(), Stats()], after, requests=2, is_free=True)
+    assert (found is None) is is_right
+
+
 def test_a_direct_batch_has_no_handoff() -> None:
     assert relay.fault_of_legs([Stats(bare=1)], [Stats(bare=3)], requests=2) is None
     assert relay.fault_of_legs([Stats()], [Stats(decode_legs=2)], requests=2) is not None
@@ -260,9 +269,9 @@ def test_the_report_reads() -> None:
     made = cell("paced", [0.2, 0.4, 0.3], [1.0, 1.1, 0.9])
     assert figures.table([made], "paced") == [
         "router CPU per 100,000 events, one per stream every 10 ms (s)",
-        "conns contender        median         min-max    events/s   p50 ms   p99 ms events/read",
-        "   64 transload          3.00       2.00-4.00        5000     10.0     20.0        1.00",
-        "   64 vllm-router       10.00      9.00-11.00        5000     10.0     20.0        1.00",
+        "conns contender         median         min-max    events/s   p50 ms   p99 ms events/read",
+        "   64 transload           3.00       2.00-4.00        5000     10.0     20.0        1.00",
+        "   64 vllm-router        10.00      9.00-11.00        5000     10.0     20.0        1.00",
     ]
     verdict = figures.compare(made, THEIRS)
     assert verdict is not None
@@ -270,6 +279,15 @@ def test_the_report_reads() -> None:
         "transload / vllm-router, CPU per event (paced) at 64 connections: 0.30 (0.20-0.36)"
         "  target <= 0.50: pass (provisional: 3 repeats)"
     )
+
+
+def test_only_like_with_like_has_a_target() -> None:
+    made = cell("plain", [2.0], [1.0])
+    made.samples[figures.COST] = made.samples[figures.OURS]
+    made.summaries[figures.COST] = made.summaries[figures.OURS]
+    verdict = figures.compare(made, THEIRS, figures.COST)
+    assert verdict is not None
+    assert (verdict.ours, verdict.ratio, verdict.limit) == ("transload-cost", 2.0, None)
 
 
 def test_without_both_routers_there_is_no_verdict() -> None:
