@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import re
 import signal
 import sys
 from pathlib import Path
@@ -76,6 +77,7 @@ def fleet(given: argparse.Namespace) -> SimulatedFleet:
 
     Raises:
         ValueError: It describes nothing that can run.
+        OSError: A tokenizer's files cannot be read.
     """
     ports = EventPorts(
         events=given.events_port,
@@ -97,8 +99,18 @@ def fleet(given: argparse.Namespace) -> SimulatedFleet:
         default_max_tokens=given.default_max_tokens,
         tokenizer_path=given.tokenizer,
     )
-    pairs = (each.partition("=") for each in given.engines.split(","))
-    return SimulatedFleet.of(spec, **{role: int(count or 1) for role, _, count in pairs})
+    return SimulatedFleet.of(spec, **_counts(given.engines))
+
+
+def _counts(engines: str) -> dict[str, int]:
+    """Engines by role, from `prefill=8,local`."""
+    counts: dict[str, int] = {}
+    for each in engines.split(","):
+        role, equals, count = each.partition("=")
+        if not role or role in counts or (equals and not re.fullmatch("[1-9][0-9]*", count)):
+            raise ValueError(f"--engines: expected ROLE=COUNT, each role once; got {each!r}")
+        counts[role] = int(count) if equals else 1
+    return counts
 
 
 async def serve(engines: SimulatedFleet) -> None:

@@ -40,6 +40,14 @@ class EventPorts:
     form: EventForm = EventForm.MAP
     buffer_steps: int = BUFFER_STEPS
 
+    def __post_init__(self) -> None:
+        """Refuse ports that are none.
+
+        Raises:
+            ValueError: As it says.
+        """
+        _check_ports(self.events, self.replay)
+
 
 @dataclass(frozen=True)
 class EngineSpec:
@@ -70,6 +78,26 @@ class EngineSpec:
     reports_cached: bool = True
     default_max_tokens: int = 256
     tokenizer_path: Path | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot run.
+
+        Raises:
+            ValueError: No rank, no time that passes, or a port that is none.
+        """
+        if self.num_ranks < 1:
+            raise ValueError(f"an engine has at least one rank; got {self.num_ranks}")
+        if not self.speed > 0:
+            raise ValueError(
+                f"speed: more than 0 simulated seconds in a real one; got {self.speed}"
+            )
+        _check_ports(self.port, self.side_channel_port)
+
+
+def _check_ports(*ports: int) -> None:
+    for port in ports:
+        if not 0 <= port <= 65_535:
+            raise ValueError(f"a port is at most 65535, and 0 is any; got {port}")
 
 
 class SimulatedEngine:

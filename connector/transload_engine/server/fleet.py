@@ -26,11 +26,16 @@ class SimulatedFleet:
         engines: In the order of their specs; none outside the block.
 
     Args:
-        specs: Each model's tokenizer is that of its first engine.
+        specs: Each model's tokenizer is that of its first engine; it is read here.
+
+    Raises:
+        ValueError: A tokenizer is none, or what reads it is not installed.
+        OSError: Its files cannot be read.
     """
 
     def __init__(self, specs: Sequence[EngineSpec]) -> None:
         self.specs = list(specs)
+        self._tokenizers = _tokenizers(self.specs)
         self.engines: list[SimulatedEngine] = []
 
     @classmethod
@@ -58,9 +63,10 @@ class SimulatedFleet:
         async with contextlib.AsyncExitStack() as stack:
             context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
             stack.callback(context.destroy, linger=0)
-            peers, tokenizers = Peers(), _tokenizers(self.specs)
+            peers = Peers()
             self.engines = [
-                SimulatedEngine(spec, peers, context, tokenizers[spec.model]) for spec in self.specs
+                SimulatedEngine(spec, peers, context, self._tokenizers[spec.model])
+                for spec in self.specs
             ]
             for engine in self.engines:
                 stack.push_async_callback(engine.close)

@@ -121,13 +121,15 @@ class FolderTokenizer:
     Args:
         folder: With `tokenizer.json`, `tokenizer_config.json`, and the template in that or in
             `chat_template.jinja`; or the path of a `tokenizer.json` among them.
+
+    Raises:
+        ValueError: The packages are not installed, or the folder's tokenizer is none.
+        OSError: A file cannot be read.
     """
 
     def __init__(self, folder: Path) -> None:
-        from tokenizers import Tokenizer as FastTokenizer
-
         folder = folder.parent if folder.name == "tokenizer.json" else folder
-        self._fast = FastTokenizer.from_file(str(folder / "tokenizer.json"))
+        self._fast = _fast((folder / "tokenizer.json").read_text())
         config = json.loads((folder / "tokenizer_config.json").read_text())
         template = folder / "chat_template.jinja"
         source = template.read_text() if template.exists() else config.get("chat_template")
@@ -177,10 +179,28 @@ class FolderTokenizer:
         return ids
 
 
+def _fast(text: str) -> Any:
+    try:
+        from tokenizers import Tokenizer as FastTokenizer
+    except ModuleNotFoundError as error:
+        raise ValueError(f"a model's tokenizer needs tokenizers: {error}") from error
+    try:
+        return FastTokenizer.from_str(text)
+    except Exception as error:  # tokenizers raises nothing narrower
+        raise ValueError(f"tokenizer.json: {error}") from error
+
+
 def _compile(source: str) -> Callable[..., str]:
-    """A chat template as transformers compiles it; the result raises ValueError where it does."""
-    from jinja2.exceptions import TemplateError
-    from jinja2.sandbox import ImmutableSandboxedEnvironment
+    """A chat template as transformers compiles it; the result raises ValueError where it does.
+
+    Raises:
+        ValueError: It is no template, or jinja2 is not installed.
+    """
+    try:
+        from jinja2.exceptions import TemplateError
+        from jinja2.sandbox import ImmutableSandboxedEnvironment
+    except ModuleNotFoundError as error:
+        raise ValueError(f"a chat template needs jinja2: {error}") from error
 
     def refuse(message: str) -> None:
         raise TemplateError(message)
@@ -191,7 +211,10 @@ def _compile(source: str) -> Callable[..., str]:
     environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
     environment.filters["tojson"] = to_json
     environment.globals["raise_exception"] = refuse
-    template = environment.from_string(source)
+    try:
+        template = environment.from_string(source)
+    except TemplateError as error:
+        raise ValueError(f"chat template: {error}") from error
 
     def render(**values: Any) -> str:
         try:

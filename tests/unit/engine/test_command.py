@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import re
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -12,7 +13,7 @@ import httpx
 import pytest
 
 from support.waiting import soon
-from transload_engine.__main__ import fleet, parser
+from transload_engine.__main__ import fleet, main, parser
 
 # Starting Python with its imports took 0.5-3 s on 2 shared cores at load 8.
 START_S = 30.0
@@ -98,3 +99,43 @@ def test_a_cache_that_holds_no_request_is_refused() -> None:
     given = parser().parse_args(["--simulate", "--num-gpu-blocks-override", "10"])
     with pytest.raises(ValueError, match="10 blocks of 16 hold 144 tokens, fewer than one request"):
         fleet(given)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--engines", "prefill=0"), "expected ROLE=COUNT, each role once; got 'prefill=0'"),
+        (("--engines", "prefill="), "got 'prefill='"),
+        (("--engines", "decode=2,decode=3"), "got 'decode=3'"),
+        (("--engines", ""), "got ''"),
+        (("--data-parallel-size", "0"), "at least one rank; got 0"),
+        (("--speed", "0"), "more than 0 simulated seconds in a real one; got 0.0"),
+        (("--speed", "nan"), "got nan"),
+        (("--port", "65536"), "a port is at most 65535, and 0 is any; got 65536"),
+        (("--side-channel-port", "-1"), "got -1"),
+        (("--events-port", "70000"), "got 70000"),
+        (("--port", "65535", "--engines", "prefill=2"), "got 65536"),
+    ],
+)
+def test_what_cannot_run_is_refused(arguments: tuple[str, ...], said: str) -> None:
+    with pytest.raises(ValueError, match=f"{re.escape(said)}$"):
+        fleet(parser().parse_args(["--simulate", *arguments]))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--tokenizer", "nowhere"), "No such file or directory: 'nowhere/tokenizer.json'"),
+        (("--speed", "-1"), "got -1.0"),
+    ],
+)
+def test_refusals_are_told_without_a_trace(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    arguments: tuple[str, ...],
+    said: str,
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["transload_engine", "--simulate", *arguments])
+    with pytest.raises(SystemExit, match="2"):
+        main()
+    assert capsys.readouterr().err.endswith(f"{said}\n")

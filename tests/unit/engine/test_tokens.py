@@ -1,5 +1,6 @@
 """The tokenizer that needs no model, and that of a model's folder."""
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -109,6 +110,31 @@ def test_a_folder_without_a_template_has_no_conversations(folder: Path) -> None:
     (folder / "chat_template.jinja").unlink()
     with pytest.raises(ValueError, match="no chat template"):
         FolderTokenizer(folder).encode_chat([], None, add_generation_prompt=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("tokenizer.json", "{", "tokenizer.json: EOF while parsing"),
+        ("tokenizer_config.json", "{", "Expecting property name"),
+        ("chat_template.jinja", "{% if", "chat template: unexpected 'end of template'"),
+    ],
+)
+def test_files_that_cannot_be_read_are_refused(
+    folder: Path, name: str, text: str, said: str
+) -> None:
+    (folder / name).write_text(text)
+    with pytest.raises(ValueError, match=said):
+        FolderTokenizer(folder)
+
+
+@pytest.mark.parametrize("package", ["tokenizers", "jinja2.sandbox"])
+def test_packages_that_are_missing_are_named(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, package: str
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(ValueError, match=f"needs .*{package.partition('.')[0]}"):
+        FolderTokenizer(folder)
 
 
 def test_a_folder_without_an_end_is_refused(folder: Path) -> None:
