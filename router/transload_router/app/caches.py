@@ -11,7 +11,7 @@ from transload_router.core.index.hits import DestinationKey
 from transload_router.core.kv_events.events import Event
 from transload_router.core.kv_events.messages import StreamState
 from transload_router.core.membership import Member
-from transload_router.io.events import BadSources, EventSubscriber, Source, rank_sources
+from transload_router.io.events import BadSources, EventSubscriber, Source, named_source
 
 log = logging.getLogger("transload")
 
@@ -77,9 +77,8 @@ class Caches:
     def _configured_sources(self, member: Member) -> list[Source]:
         host = member.engine.address.host
         return [
-            Source(rank, one.endpoint, one.replay_endpoint)
+            named_source(rank, endpoint, replay, host)
             for rank, endpoint, replay in self._configured.get(member.engine.id, ())
-            for one in rank_sources(endpoint, replay, "", 1, host)
         ]
 
     def _follow_anew(

@@ -90,7 +90,6 @@ async def test_the_same_answer_changes_nothing(world: World) -> None:
     [
         [Source(0, ELSEWHERE)],
         [Source(0, HERE, ELSEWHERE)],
-        [Source(0, HERE, topic="new")],
         [Source(0, HERE), Source(1, ELSEWHERE)],
         [],
         None,

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from transload_router.io.events.sources import BadSources, Source, rank_sources, read_sources
+from transload_router.io.events.sources import BadSources, Source, named_source, read_sources
 
 # What vLLM 0.32 answers: its KVEventsConfig by rank.
 ANSWER = (
@@ -22,8 +22,8 @@ def answer(**config: object) -> bytes:
 
 def test_what_vllm_answers() -> None:
     assert read_sources(ANSWER, "10.1.2.3") == [
-        Source(0, "tcp://10.1.2.3:5557", "tcp://10.1.2.3:6557", "kv@p1@tiny"),
-        Source(1, "tcp://10.1.2.3:5558", "tcp://10.1.2.3:6558", "kv@p1@tiny"),
+        Source(0, "tcp://10.1.2.3:5557", "tcp://10.1.2.3:6557"),
+        Source(1, "tcp://10.1.2.3:5558", "tcp://10.1.2.3:6558"),
     ]
 
 
@@ -38,7 +38,6 @@ def test_what_vllm_answers() -> None:
         ("tcp://[fd00::2]:5557", "fd00::1", "tcp://[fd00::2]:5557"),
         ("tcp://10.0.0.9:41234", "engine-0", "tcp://10.0.0.9:41234"),
         ("ipc:///tmp/kv.sock", "engine-0", "ipc:///tmp/kv.sock"),
-        ("inproc://cache", "engine-0", "inproc://cache"),
     ],
 )
 def test_endpoints_as_they_are_reached(endpoint: str, host: str, reached: str) -> None:
@@ -87,6 +86,7 @@ def test_engines_that_publish_nothing(body: bytes) -> None:
         answer(endpoint="tcp://h/path:1"),
         answer(endpoint="http://*:5557"),
         answer(endpoint="ipc://"),
+        answer(endpoint="inproc://cache"),
         answer(replay_endpoint="5558"),
         b"[" * 100_000,
     ],
@@ -96,17 +96,9 @@ def test_answers_that_name_no_publisher(body: bytes) -> None:
         read_sources(body, "h")
 
 
-def test_ranks_from_configuration_have_ports_of_their_own() -> None:
-    assert rank_sources("tcp://*:5557", "tcp://*:6557", "kv", 3, "::1") == [
-        Source(0, "tcp://[::1]:5557", "tcp://[::1]:6557", "kv"),
-        Source(1, "tcp://[::1]:5558", "tcp://[::1]:6558", "kv"),
-        Source(2, "tcp://[::1]:5559", "tcp://[::1]:6559", "kv"),
-    ]
-    assert rank_sources("ipc:///run/kv", None, "", 1, "h") == [Source(0, "ipc:///run/kv")]
-
-
-def test_ranks_that_could_have_no_port() -> None:
-    with pytest.raises(BadSources, match="ranks above 0 have no endpoint"):
-        rank_sources("ipc:///run/kv", None, "", 2, "h")
-    with pytest.raises(BadSources, match=r"no port that could be reached \(rank 1\)"):
-        rank_sources("tcp://*:65535", None, "", 2, "h")
+def test_what_operators_name() -> None:
+    source = named_source(2, "tcp://*:5559", "tcp://*:6559", "::1")
+    assert source == Source(2, "tcp://[::1]:5559", "tcp://[::1]:6559")
+    assert named_source(0, "ipc:///run/kv", None, "h") == Source(0, "ipc:///run/kv")
+    with pytest.raises(BadSources, match="tcp://h:70000 has no port that could be reached"):
+        named_source(0, "tcp://h:70000", None, "h")

@@ -1,7 +1,7 @@
 """Subscriptions to engines' KV events over ZMQ: `EventSubscriber` and where publishers are."""
 
 from transload_router.io.events.feed import Limits, Sink
-from transload_router.io.events.sources import BadSources, Source, rank_sources, read_sources
+from transload_router.io.events.sources import BadSources, Source, named_source, read_sources
 from transload_router.io.events.subscriber import EventSubscriber
 
 __all__ = [
@@ -10,6 +10,6 @@ __all__ = [
     "Limits",
     "Sink",
     "Source",
-    "rank_sources",
+    "named_source",
     "read_sources",
 ]
