@@ -327,8 +327,9 @@ def test_keys_are_not_shown(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, set
     ):
         assert KEY not in shown
     assert KEY not in refusal(*DECODE, flag, KEY, "--port", "x")
-    monkeypatch.setenv(f"TRANSLOAD_{setting.upper()}", KEY)
-    assert KEY not in refusal(*DECODE, "--credentials", "drop")
+    # A key that is refused itself.
+    monkeypatch.setenv(f"TRANSLOAD_{setting.upper()}", f"{KEY} {KEY}")
+    assert KEY not in refusal(*DECODE)
 
 
 @pytest.mark.parametrize(
