@@ -193,8 +193,9 @@ async def test_an_engine_that_refuses_to_tokenise_leaves_the_routers_unchecked(
         headers = await known.ask(CHAT, {"messages": MESSAGES})
         assert headers[PROMPT] == "unchecked"
         assert int(headers[PREDICTED]) == (len(ids) - 1) // 16 * 16
-        for body in bodies(known, Leg.PREFILL) + bodies(known, Leg.DECODE):
-            assert "prompt_token_ids" not in body["kv_transfer_params"]
+        (first,), (second,) = bodies(known, Leg.PREFILL), bodies(known, Leg.DECODE)
+        assert "prompt_token_ids" not in first["kv_transfer_params"]
+        assert second["kv_transfer_params"]["prompt_token_ids"] == [7, 8, 9], "as prefill read it"
         report = (await known.fleet.router.client.get("/readyz")).json()
         assert report["tokenizers"] == {MODEL: "unchecked"}
     assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
@@ -239,8 +240,9 @@ async def test_another_tokenizer_is_refused_and_the_engines_asked(
         headers = await known.ask(CHAT, {"messages": MESSAGES})
         assert headers[PROMPT] == "engine"
         assert headers["x-transload-prefill"] == "prefill-1"
-        (body,) = bodies(known, Leg.DECODE)
-        assert body["kv_transfer_params"]["prompt_token_ids"] == ids
+        (first,), (second,) = bodies(known, Leg.PREFILL), bodies(known, Leg.DECODE)
+        assert "prompt_token_ids" not in first["kv_transfer_params"]
+        assert second["kv_transfer_params"]["prompt_token_ids"] == [7, 8, 9], "as prefill read it"
         report = (await known.fleet.router.client.get("/readyz")).json()
         assert "sent to engines" in report["tokenizers"][MODEL]
         assert (await known.fleet.router.client.get("/healthz")).status_code == 200

@@ -112,6 +112,7 @@ class Probing:
         self._num_timeouts.pop(engine.id, None)
         if member.health is Health.DOWN:
             self._caches.note_return(engine.id)
+            self._prompts.note_return(engine.id)
         if member.health is not Health.UP:
             served = ", ".join(sorted(listing.bases)) if listing else "models unknown"
             log.info("engine %s is up (%s)", engine.id, served)

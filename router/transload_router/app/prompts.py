@@ -14,8 +14,14 @@ from transload_router.core.bodies.members import Members, read_str
 from transload_router.core.index.approximate import Text
 from transload_router.core.index.keys import Identity
 from transload_router.core.prompt import Prompt
-from transload_router.core.tokens.asking import TOKENIZE_PATH
-from transload_router.core.tokens.job import KnownTokens, Reason, Unknown
+from transload_router.core.tokens.asking import TOKENIZE_PATH, is_askable
+from transload_router.core.tokens.job import (
+    ChatJob,
+    KnownTokens,
+    Reason,
+    TokenizeJob,
+    Unknown,
+)
 from transload_router.core.tokens.read import read_prompt
 from transload_router.core.types import Engine, Role
 from transload_router.errors import (
@@ -50,6 +56,8 @@ ASKABLE = frozenset(
         Reason.TOO_MUCH,
     }
 )
+# Sources of ids that guide the choice, and that not every engine may be given.
+_GUESSED = frozenset({"router", "unchecked", "engine"})
 _ENCODER = msgspec.json.Encoder()
 
 
@@ -59,15 +67,20 @@ class _Model:
 
     Attributes:
         own: The router's, None where it has none or may not use it.
-        is_exact: Whether an engine's answers to the probes were equal to its ids.
+        equal: Engines whose answers to the probes were equal to its ids: the kinds of prompt that
+            were compared.
         asked: The engine's, where the router's is not to be used.
-        checked: Engines that were asked.
+        checked: Engines that were asked since they last came up.
+        loading: Held while it is loaded.
+        is_loaded: Whether that was tried.
     """
 
     own: LocalTokenizer | None = None
-    is_exact: bool = False
+    equal: dict[str, frozenset[type[TokenizeJob]]] = field(default_factory=dict)
     asked: EngineTokenizer | None = None
-    checked: set[tuple[str, int]] = field(default_factory=set)
+    checked: set[str] = field(default_factory=set)
+    loading: asyncio.Lock = field(default_factory=asyncio.Lock)
+    is_loaded: bool = False
 
 
 class Prompts:
@@ -107,14 +120,24 @@ class Prompts:
             identity = self._router.fleet.identity(name)
             if identity is None:
                 continue
-            model = self._models.get(identity.model)
-            if model is None:
-                model = self._models[identity.model] = _Model()
-                await self._load(model, name, identity, root)
-            place = (engine.id, engine.generation)
-            if model.own is not None and place not in model.checked:
-                model.checked.add(place)
+            model = self._models.setdefault(identity.model, _Model())
+            async with model.loading:
+                # Engines come up together; whoever comes while it is loaded is checked, too.
+                if not model.is_loaded:
+                    model.is_loaded = True
+                    await self._load(model, name, identity, root)
+            if model.own is not None and engine.id not in model.checked:
+                model.checked.add(engine.id)
                 await self._check(model, name, engine, prober, headers)
+
+    def note_return(self, engine_id: str) -> None:
+        """It was down and answers again, perhaps as a process with another template or tokenizer.
+
+        Until it has answered the probes anew, it is given no ids.
+        """
+        for model in self._models.values():
+            model.checked.discard(engine_id)
+            model.equal.pop(engine_id, None)
 
     async def _load(self, model: _Model, name: str, identity: Identity, root: str) -> None:
         configured = self._configured_for(identity)
@@ -149,28 +172,38 @@ class Prompts:
         try:
             verdict = await check_exactness(ask, own.tokens, name)
         except (EngineError, ValueError) as error:
-            model.checked.discard((engine.id, engine.generation))
+            model.checked.discard(engine.id)
             log.warning("the tokenizer of %s cannot be checked: %s", name, error)
             return
-        if model.own is not own:
-            # Another engine's answers were others meanwhile.
+        if model.own is not own or engine.id not in model.checked:
+            # Another engine's answers were others meanwhile, or this one went and came back.
             return
-        if verdict.is_exact:
-            model.is_exact = True
-            self._router.tokenizers[name] = "exact"
-            log.info("tokenizer of %s: equal to that of %s", name, engine.id)
-        elif verdict.mismatches:
+        if verdict.mismatches:
             for mismatch in verdict.mismatches:
                 log.error("tokenizer of %s is not that of %s: %s", name, engine.id, mismatch)
             self._distrust(model, name)
+            return
+        if verdict.is_exact:
+            model.equal[engine.id] = frozenset(verdict.equal_kinds)
+            log.info("tokenizer of %s: equal to that of %s", name, engine.id)
         else:
-            # Nothing speaks against it; engines are given no ids of it all the same.
+            # Nothing speaks against it; the engine is given no ids of it all the same.
             log.warning("the tokenizer of %s cannot be checked: %s refuses", name, engine.id)
+        self._router.tokenizers[name] = self._standing(model, name)
+
+    def _standing(self, model: _Model, name: str) -> str:
+        """Of a tokenizer that no engine's differs from, in words for an operator."""
+        able = [one for role in Role for one in self._router.fleet.candidates(role, name)]
+        unchecked = sorted({one.engine.id for one in able} - model.equal.keys())
+        if not model.equal:
+            return "unchecked"
+        return f"exact, but unchecked: {', '.join(unchecked)}" if unchecked else "exact"
 
     def _distrust(self, model: _Model, name: str) -> None:
         assert model.own is not None
         model.own.close()
-        model.own, model.is_exact = None, False
+        model.own = None
+        model.equal.clear()
         if self._router.settings.tokenizer_fallback == "engine":
             model.asked = EngineTokenizer(_Asker(self._router, name), name)
         use = "sent to engines to tokenise" if model.asked else "matched as text"
@@ -225,22 +258,36 @@ class Prompts:
             request.prompt_source = prompt.reason.value
             return
         request.prompt, request.prompt_source = prompt, source
+        if source == "router":
+            request.takers = self._takers(found, self._models[identity.model])
+
+    def _takers(self, job: TokenizeJob, model: _Model) -> frozenset[str]:
+        """Engines that surely make these ids of the job themselves.
+
+        The probes cannot tell what `/tokenize` cannot be told, nor whose clock is right.
+        """
+        own = model.own
+        if own is None or (isinstance(job, ChatJob) and not is_askable(job)):
+            return frozenset()
+        if isinstance(job, ChatJob) and own.tokens.reads_clock:
+            return frozenset()
+        return frozenset(engine for engine, kinds in model.equal.items() if type(job) in kinds)
 
     def _tokenizer(self, identity: Identity) -> tuple[PromptTokenizer | None, str]:
         model = self._models.get(identity.model)
         if model is None:
             return None, ""
         if model.own is not None:
-            return model.own, "router" if model.is_exact else "unchecked"
+            return model.own, "router" if model.equal else "unchecked"
         return model.asked, "engine"
 
 
-def given_ids(router: Router, request: GenerateRequest) -> bytes | None:
-    """The prompt's ids as a JSON array, where engines may be given them instead of the text."""
+def given_ids(router: Router, request: GenerateRequest, engine_id: str) -> bytes | None:
+    """The prompt's ids as a JSON array, where an engine may be given them instead of the text."""
     prompt = request.prompt
-    if prompt is None or request.endpoint.ids_go == "nowhere":
+    if prompt is None or request.endpoint.ids_go == "nowhere" or engine_id not in request.takers:
         return None
-    if not router.settings.send_token_ids or request.prompt_source not in ("router", "engine"):
+    if not router.settings.send_token_ids:
         return None
     ids = array("I")
     ids.frombytes(prompt.tokens)
@@ -248,11 +295,11 @@ def given_ids(router: Router, request: GenerateRequest) -> bytes | None:
 
 
 def wants_ids(router: Router, request: GenerateRequest) -> bool:
-    """Whether prefill is to tell the prompt's ids, for decode's sake."""
+    """Whether prefill, where it is given no ids, is to tell the prompt's, for decode's sake."""
     return (
         router.settings.send_token_ids
         and request.endpoint.ids_go != "nowhere"
-        and request.prompt_source in ASKABLE
+        and (request.prompt_source in ASKABLE or request.prompt_source in _GUESSED)
     )
 
 

@@ -45,6 +45,7 @@ class GenerateRequest:
         session: What the client calls its session, or None.
         prompt: Its token ids, where they are known.
         prompt_source: Whence: "client", "router", "engine", or why they are not known.
+        takers: Engines that may be given these ids instead of the text.
         text: The same as text, where some engine's cache is known by text alone.
         client_id: The client's X-Request-Id, only ever echoed.
         wants_explanation: Whether the answer's headers tell who did what.
@@ -71,6 +72,7 @@ class GenerateRequest:
     cork: Callable[[], None]
     prompt: Prompt | None = None
     prompt_source: str = "unread"
+    takers: frozenset[str] = frozenset()
     text: Text | None = None
 
 

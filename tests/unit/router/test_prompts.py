@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from support.small_tokenizers import VECTORS
+from support.small_tokenizers import VECTORS, made, recorded_files
 from support.vllm_api import APIS, Api, dump
 from support.waiting import until
 from transload_router.app.prompts import ASKABLE, Prompts, given_ids, prompt_text, wants_ids
@@ -29,7 +29,9 @@ from transload_router.core.index.keys import Identity
 from transload_router.core.kv_events.messages import StreamState
 from transload_router.core.policy.registry import POLICIES
 from transload_router.core.prompt import Prompt, pack_tokens
-from transload_router.core.tokens.job import Reason
+from transload_router.core.tokens.build import TokenizerFiles
+from transload_router.core.tokens.job import ChatJob, Reason, TextJob
+from transload_router.core.tokens.read import read_prompt
 from transload_router.core.types import Engine
 from transload_router.errors import EngineReset
 from transload_router.io.probe import Prober
@@ -178,9 +180,12 @@ def test_who_is_given_ids_and_who_is_asked(endpoint: Endpoint, sends: bool, sour
     asked.prompt_source = source
     knows = source in ("client", "router", "unchecked", "engine")
     asked.prompt = Prompt(Identity("m"), pack_tokens(IDS)) if knows else None
-    gives = sends and source in ("router", "engine") and endpoint in (CHAT, COMPLETIONS)
-    assert given_ids(tables, asked) == (b"[5,6,7]" if gives else None)
-    asks = sends and source in ASKABLE and endpoint in (CHAT, COMPLETIONS)
+    asked.takers = frozenset({"prefill-0"} if source == "router" else ())
+    gives = sends and source == "router" and endpoint in (CHAT, COMPLETIONS)
+    assert given_ids(tables, asked, "prefill-0") == (b"[5,6,7]" if gives else None)
+    assert given_ids(tables, asked, "decode-0") is None
+    is_guessed = source in ("router", "unchecked", "engine")
+    asks = sends and (source in ASKABLE or is_guessed) and endpoint in (CHAT, COMPLETIONS)
     assert wants_ids(tables, asked) is asks
 
 
@@ -215,6 +220,21 @@ class Asked(Prober):
 
 def of_bytes(body: bytes) -> bytes:
     return dump({"tokens": list(json.dumps(json.loads(body)).encode())})
+
+
+def agreeing(files: TokenizerFiles) -> Callable[[bytes], bytes]:
+    """The answers of an engine that has the same tokenizer."""
+    tokens = made(files)
+
+    def answer(body: bytes) -> bytes:
+        members = read_members(body)
+        job = read_prompt("chat" if "messages" in members else "completions", members)
+        assert isinstance(job, ChatJob | TextJob)
+        prompt = tokens.prompt(job, Identity("any"))
+        assert isinstance(prompt, Prompt)
+        return dump({"tokens": list(memoryview(prompt.tokens).cast("I"))})
+
+    return answer
 
 
 @pytest.fixture
@@ -256,6 +276,122 @@ async def test_another_tokenizer_is_not_used(asked: Asked, fallback: str) -> Non
     num_asked = asked.num_asked
     await meet(prompts, tables, asked, "decode-0")
     assert asked.num_asked == num_asked, "there is nothing left to check"
+    prompts.close()
+
+
+USER = [{"role": "user", "content": "hello"}]
+TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
+
+
+async def takers(prompts: Prompts, tables: Router, **body: Any) -> set[str]:
+    """Engines that are given a chat's ids, whose tokens the router knows in any case."""
+    one = request(tables, CHAT, **{"messages": USER, **body})
+    await prompts.read(one)
+    assert one.prompt is not None
+    return {name for name in tables.fleet.members if given_ids(tables, one, name) is not None}
+
+
+async def test_only_engines_that_agreed_are_given_ids(asked: Asked) -> None:
+    tables = router(tokenizer=[FOLDER])
+    prompts = Prompts(tables)
+    asked.answer = agreeing(recorded_files())
+    await meet(prompts, tables, asked, "prefill-0")
+    assert await takers(prompts, tables) == {"prefill-0"}
+    assert tables.tokenizers == {"m": "exact, but unchecked: decode-0"}
+    await meet(prompts, tables, asked, "decode-0")
+    assert await takers(prompts, tables) == {"prefill-0", "decode-0"}
+    assert tables.tokenizers == {"m": "exact"}
+    prompts.close()
+
+
+async def test_engines_that_come_up_together_are_all_checked(asked: Asked) -> None:
+    tables = router(tokenizer=[FOLDER])
+    prompts = Prompts(tables)
+    asked.answer = agreeing(recorded_files())
+    await asyncio.gather(*(meet(prompts, tables, asked, name) for name in tables.fleet.members))
+    assert tables.tokenizers == {"m": "exact"}
+    assert await takers(prompts, tables) == set(tables.fleet.members)
+    prompts.close()
+
+
+async def test_an_engine_that_came_back_has_to_agree_anew(asked: Asked) -> None:
+    tables = router(tokenizer=[FOLDER])
+    prompts = Prompts(tables)
+    asked.answer = agreeing(recorded_files())
+    for name in tables.fleet.members:
+        await meet(prompts, tables, asked, name)
+    prompts.note_return("decode-0")
+    assert await takers(prompts, tables) == {"prefill-0"}
+    await meet(prompts, tables, asked, "decode-0")
+    assert await takers(prompts, tables) == {"prefill-0", "decode-0"}
+    prompts.note_return("decode-0")
+    asked.answer = of_bytes
+    await meet(prompts, tables, asked, "decode-0")
+    assert prompts._tokenizer(Identity("m"))[1] == "engine"
+    prompts.close()
+
+
+async def test_an_engine_that_goes_while_it_is_asked_has_not_agreed(asked: Asked) -> None:
+    tables = router(tokenizer=[FOLDER])
+    prompts = Prompts(tables)
+    asked.answer, asked.gate = agreeing(recorded_files()), asyncio.Event()
+    meeting = asyncio.create_task(meet(prompts, tables, asked))
+    await until(lambda: asked.num_asked == 1, "asked")
+    prompts.note_return("prefill-0")
+    asked.gate.set()
+    await meeting
+    assert await takers(prompts, tables) == set()
+    prompts.close()
+
+
+async def test_an_engine_that_compares_texts_only_is_given_no_chats(asked: Asked) -> None:
+    tables = router(tokenizer=[FOLDER])
+    prompts = Prompts(tables)
+    answer = agreeing(recorded_files())
+    asked.answer = lambda body: None if b'"messages"' in body else answer(body)
+    await meet(prompts, tables, asked)
+    assert await takers(prompts, tables) == set()
+    text = request(tables, COMPLETIONS, prompt="hello")
+    await prompts.read(text)
+    assert given_ids(tables, text, "prefill-0") is not None
+    prompts.close()
+
+
+@pytest.mark.parametrize(("choice", "agrees"), [("none", False), ("auto", True), (None, True)])
+async def test_declined_tools_may_be_shown_or_not(
+    asked: Asked, choice: str | None, agrees: bool
+) -> None:
+    """An option of the engine decides, of which `/tokenize` cannot be asked."""
+    tables = router(tokenizer=[FOLDER])
+    prompts = Prompts(tables)
+    asked.answer = agreeing(recorded_files())
+    await meet(prompts, tables, asked)
+    given = await takers(prompts, tables, tools=[TOOL], tool_choice=choice)
+    assert given == ({"prefill-0"} if agrees else set())
+    assert await takers(prompts, tables, tool_choice=choice) == {"prefill-0"}
+    prompts.close()
+
+
+async def test_a_template_that_asks_for_the_date_is_the_engines_to_render(
+    asked: Asked, tmp_path: Path
+) -> None:
+    """Its clock, or its time zone, may be another."""
+    clock = "{% if not date is defined %}{% set date = strftime_now('%d %b') %}{% endif %}"
+    files = recorded_files()
+    template = clock + str(files.chat_template)
+    for path in (VECTORS / "tokenizer").iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    (tmp_path / "chat_template.jinja").write_text(template)
+    tables = router(tokenizer=[str(tmp_path)])
+    prompts = Prompts(tables)
+    asked.answer = agreeing(msgspec.structs.replace(files, chat_template=template))
+    for name in tables.fleet.members:
+        await meet(prompts, tables, asked, name)
+    assert tables.tokenizers == {"m": "exact"}
+    assert await takers(prompts, tables) == set()
+    text = request(tables, COMPLETIONS, prompt="hello")
+    await prompts.read(text)
+    assert given_ids(tables, text, "prefill-0") is not None
     prompts.close()
 
 

@@ -56,9 +56,17 @@ def tokenize_body(job: TokenizeJob, model: str | None = None) -> bytes:
         raise Unreadable(Reason.INVALID) from None
 
 
+def is_askable(job: ChatJob) -> bool:
+    """Whether `/tokenize` can be told what the endpoint makes of a conversation's arguments.
+
+    Whether declined tools are shown (`--exclude-tools-when-tool-choice-none`) it cannot.
+    """
+    return not (job.is_thinking_disabled or (job.is_tool_choice_none and job.tools))
+
+
 def _chat(job: ChatJob) -> dict[str, Any]:
     has_late_system = any(message.get("role") == "system" for message in job.messages[1:])
-    if job.is_thinking_disabled or (job.is_tool_choice_none and job.tools):
+    if not is_askable(job):
         raise Unreadable(Reason.TEMPLATE_ARGUMENT)
     if job.is_anthropic and has_late_system:
         raise Unreadable(Reason.ITEM)

@@ -42,7 +42,12 @@ class Templates(msgspec.Struct, frozen=True):
 
 
 class Chat:
-    """Conversations of one model; threads may share it."""
+    """Conversations of one model; threads may share it.
+
+    Attributes:
+        reads_clock: Whether a template may ask what day it is, which depends on whose clock and
+            time zone is asked.
+    """
 
     def __init__(
         self,
@@ -61,6 +66,8 @@ class Chat:
         self._special_tokens = dict(special_tokens)
         self._options = options or ChatOptions()
         self._disabled_effort: str | None = None
+        both = (templates.plain, templates.tool_use) if templates else ()
+        self.reads_clock = any(one is not None and one.reads_clock for one in both)
 
     def text(self, job: ChatJob) -> str:
         """A conversation's prompt as text.

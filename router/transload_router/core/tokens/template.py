@@ -91,6 +91,7 @@ class Template:
     Attributes:
         content_format: What messages' content looks like to it.
         knows_developers: Whether it has a developer role; else developers speak as the system.
+        reads_clock: Whether it may ask what day it is.
     """
 
     def __init__(
@@ -121,6 +122,7 @@ class Template:
         self._compiled = environment.from_string(source)
         self._bounds = bounds or Bounds()
         self.content_format = content_format.detect(tree)
+        self.reads_clock = "strftime_now" in self._given
         self.knows_developers = '"developer"' in source or "'developer'" in source
 
     def render(

@@ -105,6 +105,11 @@ class Tokens:
         return self._encoder.is_segmented
 
     @property
+    def reads_clock(self) -> bool:
+        """Whether a conversation's prompt may depend on the day."""
+        return self._chat.reads_clock
+
+    @property
     def num_cached_bytes(self) -> int:
         """What the caches hold, roughly."""
         return self._prefixes.num_bytes + self._segments.num_bytes

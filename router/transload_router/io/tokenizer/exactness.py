@@ -61,12 +61,14 @@ class Verdict:
 
     Attributes:
         num_equal: Probes with equal ids.
+        equal_kinds: Of what kinds they were: an engine that compares texts may refuse chats.
         mismatches: Those with others.
         unknown: Names of probes for which the router has no ids, and the engine has.
         refused: Names of those that the engine refuses; with the router's ids, it is laxer.
     """
 
     num_equal: int = 0
+    equal_kinds: set[type[TokenizeJob]] = field(default_factory=set)
     mismatches: list[Mismatch] = field(default_factory=list)
     unknown: list[str] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)
@@ -144,6 +146,7 @@ async def check_exactness(ask: Ask, tokens: Tokens, model: str | None = None) ->
             verdict.unknown.append(name)
         elif ours.tokens == theirs:
             verdict.num_equal += 1
+            verdict.equal_kinds.add(type(job))
         else:
             verdict.mismatches.append(_first_difference(name, ours.tokens, theirs))
     return verdict
