@@ -140,6 +140,33 @@ def test_a_tokenizer_that_cannot_be_used_names_the_model(folder: Path) -> None:
         load_tokens(str(folder), environ={})
 
 
+@pytest.mark.parametrize("model", ["~nobody-of-this-name/x", "x" * 5000, "a\0b", "", "//", "*"])
+def test_engines_may_name_anything_as_their_models_place(model: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_tokens(model)
+    assert len(str(caught.value)) < 600
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("config.json", '{"architectures": 5}'),
+        ("config.json", "[" * 200_000),
+        ("tokenizer_config.json", '{"added_tokens_decoder": {"x": {"content": "a"}}}'),
+        ("tokenizer_config.json", '{"added_tokens_decoder": [1]}'),
+        ("tokenizer_config.json", '{"bos_token": 5}'),
+        ("tokenizer_config.json", '{"extra_special_tokens": 5}'),
+        ("tokenizer_config.json", '{"chat_template": [{"name": "x"}]}'),
+        ("added_tokens.json", '{"a": "b", "c": 3}'),
+        ("chat_template.jinja", "{{ " + "(" * 20_000 + "1" + ")" * 20_000 + " }}"),
+    ],
+)
+def test_files_of_a_wrong_form_are_named(folder: Path, name: str, text: str) -> None:
+    (folder / name).write_text(text)
+    with pytest.raises(ConfigError, match=folder.name):
+        load_tokens(str(folder))
+
+
 def test_templates_are_told_the_local_time(folder: Path) -> None:
     (folder / "chat_template.jinja").write_text("{{ strftime_now('%Y') | int > 2000 }}")
 

@@ -17,6 +17,8 @@ from transload_router.errors import ConfigError
 # (`tokenizers/registry.py:resolve_tokenizer_args`).
 _MISTRAL_WEIGHTS = "consolidated*.safetensors"
 _MISTRAL_TOKENIZERS = ("tekken.json", "tokenizer.model.v*")
+# What broken files, and names that are none, make of the code that reads them.
+_UNREADABLE = (AttributeError, LookupError, OSError, RuntimeError, TypeError, ValueError)
 _PROCESSORS = ("processor_config.json", "preprocessor_config.json")
 
 
@@ -46,8 +48,8 @@ def load_tokens(
     """
     # One text at a time is encoded, in threads of our own: a second pool would only cost.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    folder = find_folder(model, os.environ if environ is None else environ, revision)
     try:
+        folder = find_folder(model, os.environ if environ is None else environ, revision)
         return build(
             read_files(folder),
             lambda form: datetime.now().strftime(form),  # the engine's own, local time
@@ -59,6 +61,9 @@ def load_tokens(
         )
     except BadTokenizer as error:
         raise ConfigError(f"tokenizer of {model!r} in {folder}: {error}") from error
+    except _UNREADABLE as error:
+        detail = f"{type(error).__name__}: {error}"
+        raise ConfigError(f"tokenizer {model[:200]!r} cannot be read: {detail[:200]}") from error
 
 
 def find_folder(model: str, environ: Mapping[str, str], revision: str = "main") -> Path:
