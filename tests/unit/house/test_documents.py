@@ -1,6 +1,7 @@
 """What the documents say of settings, endpoints and metrics is what the code has."""
 
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -40,6 +41,23 @@ def test_links_in_the_documents_lead_somewhere() -> None:
         page = HOUSE / name
         for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
             assert (page.parent / target).exists(), f"{name} links to {target}"
+
+
+def test_every_vector_is_described() -> None:
+    folder = HOUSE / "tests" / "protocol" / "vectors"
+    told = (folder / "README.md").read_text()
+    vectors = [str(path.relative_to(folder)) for path in folder.rglob("*.jsonl")]
+    assert vectors
+    assert [name for name in vectors if name.removesuffix(".jsonl") not in told] == []
+    for recorder in re.findall(r"`(tools/[a-z_]+\.py)`", told):
+        assert (HOUSE / recorder).exists(), recorder
+
+
+def test_markers_are_told_to_contributors() -> None:
+    pyproject = tomllib.loads((HOUSE / "pyproject.toml").read_text())
+    markers = pyproject["tool"]["pytest"]["ini_options"]["markers"]
+    told = (HOUSE / "CONTRIBUTING.md").read_text()
+    assert [one for one in markers if f"`{one.partition(':')[0]}`" not in told] == []
 
 
 def test_the_metric_table_is_whole() -> None:
