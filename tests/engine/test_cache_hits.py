@@ -10,7 +10,7 @@ import engine_env
 from support.cache_hits import DOUBTFUL, EXACT, SHORT, check, compare
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(300)]
-RECORDER = Path(__file__).parent / "record_cache.py"
+RECORDER = Path(__file__).parents[2] / "tools" / "record_cache.py"
 NUM_STEPS, FIRST_SEED, NUM_SEEDS = 120, 100, 5
 
 

@@ -1,4 +1,4 @@
-"""Recordings of `tests/engine/record_cache.py`, and what the index makes of them."""
+"""Recordings of `tools/record_cache.py`, and what the index makes of them."""
 
 import json
 from collections.abc import Iterable, Iterator

@@ -3,7 +3,7 @@
 No model and no device: the scheduler's `KVCacheManager` alone, driven by random requests. Runs
 with the engine's Python::
 
-    python tests/engine/record_cache.py > tests/protocol/vectors/vllm-0.32.0/cache-hits.jsonl
+    python tools/record_cache.py > tests/protocol/vectors/vllm-0.32.0/cache-hits.jsonl
 
 A line is `{"cache": name, "groups": number, "texts": [...]}` where a new cache begins,
 `{"events": hex}` with a batch as the engine publishes it, or
@@ -37,14 +37,17 @@ _LORAS = {
 
 
 def full(block_size: int) -> Any:
+    """Layers that attend to everything."""
     return specs.FullAttentionSpec(block_size=block_size, **_SHAPE)
 
 
 def window(block_size: int, tokens: int) -> Any:
+    """Layers that attend to so many tokens."""
     return specs.SlidingWindowSpec(block_size=block_size, sliding_window=tokens, **_SHAPE)
 
 
 def mamba(block_size: int, mode: str = "none") -> Any:
+    """Layers with a state instead of a cache."""
     return specs.MambaSpec(
         block_size=block_size, shapes=((1,),), dtypes=(torch.float32,), mamba_cache_mode=mode
     )
@@ -83,6 +86,7 @@ CACHES = [
 
 
 def write(entry: dict[str, Any]) -> None:
+    """A line."""
     sys.stdout.write(json.dumps(entry) + "\n")
 
 
@@ -119,6 +123,7 @@ class Cache:
         write({"cache": kind.name, "groups": len(kind.groups), "texts": self.texts})
 
     def request(self) -> Any:
+        """Any prompt: the beginning of a text, sometimes with an adapter or a salt."""
         choose = self.random.choice
         self.text, length = self.random.randrange(len(self.texts)), self.random.randint(2, 36)
         tokens = self.texts[self.text][:length]
@@ -134,6 +139,7 @@ class Cache:
         )
 
     def step(self) -> None:
+        """Reset, admit, go on, end, at random; write the events, and what would be found now."""
         act = self.random.random()
         if act < 0.02 and self.running == []:
             self.manager.reset_prefix_cache()
@@ -153,6 +159,7 @@ class Cache:
             self.probe()
 
     def admit(self) -> None:
+        """Give a request its blocks, if there is room."""
         request = self.request()
         blocks, num_hit, _ = self.manager.get_computed_blocks(request)
         # Some come with blocks from elsewhere, as a decode engine's do.
@@ -170,6 +177,7 @@ class Cache:
             self.running.append(request)
 
     def go_on(self, request: Any) -> None:
+        """Compute some more of it; end it where there is no room."""
         left = request.num_tokens - request.num_computed_tokens
         if left == 0:
             request.append_output_token_ids([self.random.randrange(100)])
@@ -182,6 +190,7 @@ class Cache:
             request.num_computed_tokens += num_new
 
     def probe(self) -> None:
+        """What a request would find now."""
         request = self.request()
         _, num_hit, _ = self.manager.get_computed_blocks(request)
         adapter = request.lora_request.lora_name if request.lora_request else None
@@ -190,6 +199,7 @@ class Cache:
 
 
 def record(num_steps: int, first_seed: int, num_seeds: int) -> None:
+    """So many steps with each cache and seed."""
     cache_utils.init_none_hash(hashing.sha256)
     for seed in range(first_seed, first_seed + num_seeds):
         for kind in CACHES:
