@@ -84,6 +84,19 @@ def test_a_burst_of_siblings_sees_where_the_first_went() -> None:
     check_structure(index)
 
 
+def test_a_prompt_sent_again_is_expected_for_longer() -> None:
+    index = index_of(P0)
+    for now in (0.0, 1.0, 2.0):
+        index.predict(P0, TEXT.prompt(), now, 5.0)
+        assert index.num_predictions == 1
+        assert index.match(TEXT.prompt()) == {P0: Hit(64, 64, is_predicted=True)}
+    index.expire(6.5)
+    assert index.match(TEXT.prompt()) == {P0: Hit(64, 64, is_predicted=True)}
+    index.expire(7.5)
+    assert (index.match(TEXT.prompt()), index.num_predictions) == ({}, 0)
+    check_structure(index)
+
+
 def test_events_take_over_from_predictions() -> None:
     index = index_of(P0)
     index.predict(P0, TEXT.prompt(), 0.0, 5.0)
