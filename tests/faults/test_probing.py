@@ -19,6 +19,7 @@ from support.vllm_behaviour import VllmBehaviour, model_card
 from support.waiting import PATIENCE_S, soon, until
 from transload_router.app import probing
 from transload_router.app.probing import MAX_TIMEOUTS
+from transload_router.io import probe
 from transload_router.settings import Settings
 
 # Long enough for an answer on a loaded machine, and what a silence costs a test.
@@ -460,6 +461,42 @@ async def test_silences_in_a_row_take_it_out(
         await until(lambda: health(fleet, "decode-0") == "up", "back by one answer")
 
 
+async def drip(exchange: Exchange) -> None:
+    """An answer without end, a little of it at a time."""
+    await exchange.head(200, [("transfer-encoding", "chunked")])
+    while True:
+        await exchange.chunk(b" ")
+
+
+@pytest.mark.parametrize("path", ["/health", "/v1/models"])
+async def test_an_answer_without_end_is_none(
+    quick_probes: None, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    monkeypatch.setattr(probe, "MAX_ANSWER_BYTES", 1 << 40)
+    async with probed(handoff_probe=False, health_interval_s=SOON_S) as fleet:
+        await ready(fleet)
+        fleet.d.by_path[path] = drip
+        await until(lambda: health(fleet, "decode-0") == "down", "down")
+        found = await report(fleet)
+        assert found["engines"][1]["detail"] == f"engine decode-0: {path} did not answer in time"
+        fleet.d.by_path.clear()
+        await until(lambda: health(fleet, "decode-0") == "up", "back by one answer")
+
+
+async def test_a_longer_answer_than_any_is_not_read(
+    quick_probes: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(probe, "MAX_ANSWER_BYTES", 1000)
+    async with probed(handoff_probe=False, health_interval_s=SOON_S) as fleet:
+        await ready(fleet)
+        fleet.d.by_path["/v1/models"] = behaviours.answer(200, b" " * 1001)
+        await until(lambda: health(fleet, "decode-0") == "down", "down")
+        found = await report(fleet)
+        detail = "engine decode-0: /v1/models: its answer is too long"
+        assert found["engines"][1]["detail"] == detail
+        fleet.d.by_path.clear()
+
+
 @pytest.mark.parametrize("how", ["refused", "reset", "status"])
 async def test_a_clear_no_takes_it_out_at_once(
     quick_probes: None, caplog: pytest.LogCaptureFixture, how: str
@@ -601,6 +638,7 @@ async def test_the_report_of_a_fleet() -> None:
             ],
             "handoffs": [{"prefill": "prefill-0", "decode": "decode-0", "verdict": "unknown"}],
             "releases": {"decode-0": "unknown"},
+            "tokenizers": {},
         }
 
 

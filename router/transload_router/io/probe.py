@@ -1,5 +1,6 @@
 """What the router asks of engines besides its clients' requests: health, models, a handoff."""
 
+import asyncio
 import functools
 import re
 import ssl
@@ -30,6 +31,16 @@ _USAGE = re.compile(r"^vllm:kv_cache_usage_perc(?:\{[^}]*\})? ([0-9.eE+-]+)$", r
 _LOADED = re.compile(
     r"^vllm:external_prefix_cache_hits_total(?:\{[^}]*\})? ([0-9.eE+-]+)$", re.MULTILINE
 )
+
+
+# Answers to probes are read whole, and parsed on the loop; a page of metrics is the longest.
+MAX_ANSWER_BYTES = 4 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    status_code: int
+    content: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +79,13 @@ class Prober:
     """Asks engines; one per event loop. Close it when done."""
 
     def __init__(self, timeout_s: float) -> None:
-        self._client = httpx.AsyncClient(timeout=timeout_s, trust_env=False, verify=_tls_context())
+        self._timeout_s = timeout_s
+        self._client = httpx.AsyncClient(
+            headers={"accept-encoding": "identity"},
+            timeout=timeout_s,
+            trust_env=False,
+            verify=_tls_context(),
+        )
 
     async def close(self) -> None:
         """Close its connections."""
@@ -143,7 +160,7 @@ class Prober:
             EngineError: No answer.
         """
         answer = await self._request(engine, "GET", "/metrics", headers)
-        text = answer.text if answer.status_code == 200 else ""
+        text = answer.content.decode(errors="replace") if answer.status_code == 200 else ""
         return EngineGauges(_sum(_USAGE, text), _sum(_LOADED, text))
 
     async def ask_handoff(
@@ -219,7 +236,7 @@ class Prober:
         headers: Mapping[str, str],
         body: bytes,
         timeout_s: float | None,
-    ) -> httpx.Response:
+    ) -> _Answer:
         headers = {**headers, "content-type": "application/json"}
         return await self._request(engine, "POST", path, headers, body, timeout_s)
 
@@ -231,22 +248,33 @@ class Prober:
         headers: Mapping[str, str],
         body: bytes = b"",
         timeout_s: float | None = None,
-    ) -> httpx.Response:
-        timeout = httpx.USE_CLIENT_DEFAULT if timeout_s is None else httpx.Timeout(timeout_s)
+    ) -> _Answer:
+        limit_s = self._timeout_s if timeout_s is None else timeout_s
+        url = engine.address.url(path)
         try:
-            return await self._client.request(
-                method,
-                engine.address.url(path),
-                headers=dict(headers),
-                content=body,
-                timeout=timeout,
-            )
+            # httpx's own limits are for each read: an answer that drips would never end.
+            async with (
+                asyncio.timeout(limit_s),
+                self._client.stream(
+                    method, url, headers=dict(headers), content=body, timeout=limit_s
+                ) as response,
+            ):
+                return _Answer(response.status_code, await _read(engine, path, response))
         except httpx.ConnectError as error:
             raise EngineUnreachable(engine.id, "no connection") from error
-        except httpx.TimeoutException as error:
+        except (httpx.TimeoutException, TimeoutError) as error:
             raise EngineTimeout(engine.id, f"{path} did not answer in time") from error
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise EngineReset(engine.id, f"{path}: {type(error).__name__}") from error
+
+
+async def _read(engine: Engine, path: str, response: httpx.Response) -> bytes:
+    content = bytearray()
+    async for chunk in response.aiter_raw():
+        content += chunk
+        if len(content) > MAX_ANSWER_BYTES:
+            raise EngineBadAnswer(engine.id, f"{path}: its answer is too long")
+    return bytes(content)
 
 
 def _one_token(model: str, prompt: list[int]) -> dict[str, Raw]:
