@@ -183,7 +183,8 @@ class Admin:
         sending requests to where their prefix was.
 
         Returns:
-            By engine, whether it did: one that holds blocks for a handoff refuses.
+            By engine, whether it did: one that holds blocks for a handoff refuses, and one without
+            `VLLM_SERVER_DEV_MODE=1` has no such path.
         """
         engines = [
             member.engine
@@ -206,6 +207,7 @@ class Admin:
         except (EngineError, TimeoutError) as error:
             log.warning("cache of %s not reset: %s", engine.id, error or "no answer in time")
             return False
+        # What vLLM does not tell is believed: blocks forgotten too soon cost no more than a detour.
         fields = read_object(Raw(body or b"{}")) or {}
         is_reset = exchange.status == 200 and bytes(fields.get("success", b"true")) == b"true"
         if is_reset:
