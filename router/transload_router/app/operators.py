@@ -44,7 +44,6 @@ def readiness(router: Router, probing: Probing) -> dict[str, Any]:
         and _has_up(router, Role.DECODE)
         and (not needs_prefill or _has_up(router, Role.PREFILL))
     )
-    pairs = router.fleet.pairs()
     return {
         "is_ready": is_ready,
         "mode": "disaggregated" if router.settings.prefill else "decode only",
@@ -58,21 +57,26 @@ def readiness(router: Router, probing: Probing) -> dict[str, Any]:
             }
             for member in router.fleet.members.values()
         ],
-        "handoffs": [
-            {
-                "prefill": prefill.engine.id,
-                "decode": decode.engine.id,
-                "verdict": pairs.get((prefill.engine.id, decode.engine.id), Verdict.UNKNOWN).value,
-            }
-            for prefill in router.fleet.of_role(Role.PREFILL)
-            for decode in router.fleet.of_role(Role.DECODE)
-        ],
+        "handoffs": _verdicts(router),
         "tokenizers": router.tokenizers,
         "releases": {
             decode.engine.id: router.fleet.release(decode.engine.id).value
             for decode in router.fleet.of_role(Role.DECODE)
         },
     }
+
+
+def _verdicts(router: Router) -> list[dict[str, str]]:
+    pairs = router.fleet.pairs()
+    return [
+        {
+            "prefill": prefill.engine.id,
+            "decode": decode.engine.id,
+            "verdict": pairs.get((prefill.engine.id, decode.engine.id), Verdict.UNKNOWN).value,
+        }
+        for prefill in router.fleet.of_role(Role.PREFILL)
+        for decode in router.fleet.of_role(Role.DECODE)
+    ]
 
 
 def _has_up(router: Router, role: Role) -> bool:

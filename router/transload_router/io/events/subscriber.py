@@ -53,20 +53,11 @@ class EventSubscriber:
         if present is not None and present[0] > generation:
             return False
         self._drop(engine_id)
-        if self._context is None:
-            self._context = zmq.Context()
         feeds: list[Feed] = []
         self._engines[engine_id] = (generation, feeds)
         try:
             for source in sources:
-                feed = Feed(
-                    (engine_id, source.rank),
-                    source,
-                    self._sink,
-                    self._limits,
-                    self._context,
-                    self._wake,
-                )
+                feed = self._feed((engine_id, source.rank), source)
                 feeds.append(feed)
                 if positions is not None and source.rank in positions:
                     feed.handle(positions[source.rank])
@@ -75,6 +66,11 @@ class EventSubscriber:
             self._drop(engine_id)
             raise
         return True
+
+    def _feed(self, key: Key, source: Source) -> Feed:
+        if self._context is None:
+            self._context = zmq.Context()
+        return Feed(key, source, self._sink, self._limits, self._context, self._wake)
 
     def remove(self, engine_id: str, generation: int) -> None:
         """Unsubscribe; nothing of it reaches the sink after this. A newer generation stays."""
