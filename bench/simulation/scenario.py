@@ -26,6 +26,7 @@ VARIANTS: dict[str, Variant] = {
     "cost, no predictions": Variant(has_predictions=False),
     "cost, no cost model": Variant(policy="prefix"),
     "cost, no bounded load": Variant(weights=Weights(load_factor=inf)),
+    "cost, no token target": Variant(weights=Weights(breach_weight=0.0)),
     "cost, own time only": Variant(weights=Weights(delay_weight=0.0, cache_weight=0.0)),
 }
 """Ours whole, and with one part taken out. Without the cost model: the longest prefix within the

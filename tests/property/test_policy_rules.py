@@ -93,11 +93,14 @@ def test_only_who_is_able_and_only_pairs_that_work(
 
 
 def share(state: State) -> dict[tuple[str | None, str], float]:
-    """What every candidate costs; prices as they are at this moment."""
+    """What every candidate that computes by itself costs; prices as they are at this moment.
+
+    A prefill engine is there, so that answers have a price.
+    """
     policy = CostPolicy(loaded(state), CostModel(), lambda: 0.0, Weights(load_factor=1e9))
-    view = FleetView([], pool("d", 4))
-    rows = policy.explain(wanted(state, may_split=False), view, 10.0)
-    return {(row.prefill, row.decode): row.terms.total_s for row in rows}
+    view = FleetView(pool("p", 1), pool("d", 4))
+    rows = policy.explain(wanted(state), view, 10.0)
+    return {(None, row.decode): row.terms.total_s for row in rows if row.prefill is None}
 
 
 def margin(state: State, name: str) -> float:

@@ -74,9 +74,57 @@ def test_a_prompt_that_decode_holds_stays() -> None:
 
 def test_slow_links_keep_it_local() -> None:
     world, fleet = World(), view(1, 1)
-    world.decoding("d0", 2_000, 20)
+    world.decoding("d0", 2_000, 3)
     world.link("p0", "d0", 100.0)
     assert world.names(ask(20_000), fleet) == (None, "d0")
+
+
+def test_running_answers_are_spared_where_prefill_engines_are() -> None:
+    """The queue there is longer than computing it here would take; only answers speak against."""
+    fleet = view(1, 1)
+    for weight, source in ((0.0, None), (2.0, "p0")):
+        world = World(breach_weight=weight)
+        world.decoding("d0", 2_000, 8)
+        world.prefilling("p0", 9_000)
+        assert world.names(ask(8_000), fleet) == (source, "d0")
+
+
+def test_the_breach_is_what_a_step_takes_beyond_the_target() -> None:
+    fleet = view(1, 1)
+
+    def breach_s(num_tokens: int, count: int = 8, target_s: float = 0.05) -> float:
+        world = World(inter_token_target_s=target_s, breach_weight=1.0)
+        world.decoding("d0", 2_000, count)
+        (row,) = [row for row in world.explain(ask(num_tokens), fleet) if row.prefill is None]
+        assert row.terms.prefill_s > 0.0
+        return row.terms.breach_cost_s
+
+    assert breach_s(100) == 0.0  # fits into the step
+    assert breach_s(8_000, count=0) == 0.0  # holds nobody up
+    # 10 ms a step, 0.1 ms a token, 3 ns a token and token of context, beside 8 answers.
+    assert breach_s(2_000) == pytest.approx(8 * (0.01 + 0.2 + 0.006 + 8 * 130e-6 - 0.05))
+    assert breach_s(2_000, target_s=0.3) == 0.0
+    # Steps that are beyond the target anyway: what they are made longer by.
+    assert breach_s(2_000, target_s=0.0) == pytest.approx(8 * (0.2 + 0.006))
+
+
+def test_what_waits_already_leaves_no_room_in_a_step() -> None:
+    world, fleet = World(), view(1, 1)
+    world.decoding("d0", 2_000, 8)
+    (before,) = [row for row in world.explain(ask(300), fleet) if row.prefill is None]
+    world.prefilling("d0", 300)
+    (after,) = [row for row in world.explain(ask(300), fleet) if row.prefill is None]
+    assert before.terms.breach_cost_s == 0.0
+    assert after.terms.breach_cost_s > 0.0
+
+
+def test_no_breach_where_nobody_could_spare_the_answers() -> None:
+    """Mixed fleets, and requests that cannot be split."""
+    world = World()
+    world.decoding("d0", 2_000, 8)
+    (mixed,) = world.explain(ask(8_000), view(0, 1))
+    (whole,) = world.explain(ask(8_000, may_split=False), view(1, 1))
+    assert mixed.terms.breach_cost_s == whole.terms.breach_cost_s == 0.0
 
 
 def test_the_faster_link_of_two() -> None:
@@ -178,6 +226,7 @@ def test_the_scan_and_the_terms_say_the_same(seed: int) -> None:
             + terms.delay_cost_s
             + terms.cache_cost_s
             + terms.stall_cost_s
+            + terms.breach_cost_s
             + terms.answer_cost_s
         )
 

@@ -82,7 +82,8 @@ class CostPolicy:
         prefill = Scan(sources, self._quotes.of(sources), now)
         decode = Scan(view.decode, self._quotes.of(view.decode), now)
         weights = self._weights
-        prices = Prices(ask, self._load, self._costs, weights, now)
+        can_spare = bool(sources)
+        prices = Prices(ask, self._load, self._costs, weights, now, can_spare=can_spare)
         for pool in (prefill, decode):
             pool.price_prefill(prices, weights)
             pool.bound(prices, weights, is_decode=pool is decode)

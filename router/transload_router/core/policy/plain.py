@@ -39,7 +39,7 @@ class PlainPolicy:
         self._order.note_choice(Role.DECODE)
         if prefill is not None:
             self._order.note_choice(Role.PREFILL)
-        prices = Prices(ask, self._load, self._costs, Weights(), now)
+        prices = self._prices(ask, view, now)
         return Decision(prefill, decode, reason, self._terms(ask, prices, prefill, decode))
 
     def explain(self, ask: Ask, view: FleetView, now: float) -> list[Row]:
@@ -52,7 +52,7 @@ class PlainPolicy:
             (one, decode) for one in view.prefill if prefill is not None and one is not prefill
         ]
         others += [(prefill, one) for one in view.decode if one is not decode]
-        prices = Prices(ask, self._load, self._costs, Weights(), now)
+        prices = self._prices(ask, view, now)
         rows = [self._row(ask, prices, prefill, decode, is_chosen=True)]
         for one, other in others:
             if one is None or (one.key != other.key and view.can_pair(one, other)):
@@ -61,6 +61,10 @@ class PlainPolicy:
 
     def forget(self, engine_id: str) -> None:
         """See `Policy.forget`: plain rules keep nothing of engines."""
+
+    def _prices(self, ask: Ask, view: FleetView, now: float) -> Prices:
+        can_spare = ask.may_split and bool(view.prefill)
+        return Prices(ask, self._load, self._costs, Weights(), now, can_spare=can_spare)
 
     def _first(
         self, ask: Ask, view: FleetView

@@ -9,6 +9,9 @@
 - *Cache*: tokens computed here although another destination has them fill blocks twice, and push
   out what others would have hit; and a conversation's later turns follow the copy.
 - *Stall*: each step of a prefill is a step of every answer being written here.
+- *Breach*: what of that goes beyond the inter-token target counts in full, where prefill
+  destinations are there to spare the answers; a prompt that fits into a step within the target,
+  or an engine that writes nothing, costs none of it.
 - *Answer*: its own steps, longer with every answer beside it, and what it adds to theirs.
 
 Seconds of answers count less than seconds to the first token (`answer_weight`): a reader waits for
@@ -17,7 +20,7 @@ the first token, and reads along after it.
 
 import msgspec
 
-from transload_router.core.cost import CostModel
+from transload_router.core.cost import CostModel, DestinationCost
 from transload_router.core.load import DestinationKey, EngineLoad, Load
 from transload_router.core.policy.types import Ask, Destination, Terms
 
@@ -25,17 +28,25 @@ from transload_router.core.policy.types import Ask, Destination, Terms
 class Weights(msgspec.Struct, frozen=True):
     """What an operator may weigh otherwise.
 
-    The defaults come from simulations of the first third of the conversation trace on 8 engines
-    (`bench/simulate.py`, profile h100-8b, mixed and 4 + 4, one to almost three times the trace's
-    rate). Half or twice of any moves the 90th percentile of first tokens by a few per cent.
+    The defaults come from simulations (`bench/simulate.py`, profile h100-8b): `answer_weight`,
+    `load_factor` and `load_slack_s` of the first third of the conversation trace on 8 engines,
+    mixed and 4 + 4, one to almost three times the trace's rate; the others of its first 4,000
+    requests on 8 + 6 at medium and high load, with documents on 6 + 8 beside it.
 
     Attributes:
         answer_weight: What a second of waiting within an answer counts, of one to its first token.
             More shortens the time between tokens, less the time to the first one.
-        delay_weight: Scales the delay of others; 0 makes each request look after itself.
+        delay_weight: Scales the delay of others; 0 makes each request look after itself. At 1.5
+            split fleets serve 3 % more within 5 s and 100 ms at high load, mixed ones 5 % less.
         cache_weight: What computing again what another destination has costs later prompts, of
             what it costs this one. Two to three points more of all tokens hit than at 0.3, at the
-            same waits; caches that are never full would not need it.
+            same waits. At 8 half a point more, of documents up to 1.4, but a prefix that all want
+            stays on one engine for too long. Caches that are never full would not need it.
+        inter_token_target_s: A prompt may make a step of running answers this long for nothing.
+        breach_weight: What a second beyond that counts, of every answer that it holds up. On 8 + 6
+            at high load 0, 1, 2 give 139, 85, 59 ms as the 99th percentile between tokens, and 2.3,
+            5.4, 6.1 s as the 90th of first tokens (the best policy that never computes on decode
+            engines 29 s).
         load_factor: Nobody takes a request while its promised work is beyond this many times the
             mean, `load_slack_s`, and one whole prompt of this length.
         load_slack_s: A shorter queue is nobody's overload, however short all others are.
@@ -45,6 +56,8 @@ class Weights(msgspec.Struct, frozen=True):
     answer_weight: float = 0.07
     delay_weight: float = 0.5
     cache_weight: float = 4.0
+    inter_token_target_s: float = 0.05
+    breach_weight: float = 2.0
     load_factor: float = 2.0
     load_slack_s: float = 1.0
     tie_share: float = 0.02
@@ -60,6 +73,7 @@ class Prefill(msgspec.Struct, gc=False):
     delay_s: float
     cache_s: float
     stall_s: float
+    breach_s: float
     cost_s: float
 
 
@@ -88,6 +102,7 @@ class Prices:
         num_tokens: Of the prompt.
         num_answer: Expected of the answer.
         most_held: The longest prefix that anybody holds.
+        can_spare: Whether a prefill destination could spare answers this prompt.
     """
 
     def __init__(
@@ -97,12 +112,15 @@ class Prices:
         costs: CostModel,
         weights: Weights,
         now: float,
+        *,
+        can_spare: bool,
     ) -> None:
         self._load = load
         self._costs = costs
         self._weights = weights
         self._now = now
         self.match = ask.match
+        self.can_spare = can_spare
         self.num_tokens = max(1, ask.num_prompt_tokens)
         self.num_answer = costs.expected_answer(ask.num_answer_tokens)
         held = max((hit.num_tokens for hit in ask.match.values()), default=0)
@@ -123,8 +141,22 @@ class Prices:
         if self.most_held > cached:
             cache_s = (self.most_held - cached) * self._weights.cache_weight * model.token_s
         stall_s = self._weights.answer_weight * load.num_decoding * seconds
-        cost_s = queue_s + seconds + delay_s + cache_s + stall_s
-        return Prefill(cached, uncached, queue_s, seconds, delay_s, cache_s, stall_s, cost_s)
+        breach_s = self._breach_s(seconds, queue_s, load, model)
+        cost_s = queue_s + seconds + delay_s + cache_s + stall_s + breach_s
+        return Prefill(
+            cached, uncached, queue_s, seconds, delay_s, cache_s, stall_s, breach_s, cost_s
+        )
+
+    def _breach_s(
+        self, seconds: float, queue_s: float, load: EngineLoad, model: DestinationCost
+    ) -> float:
+        """Steps beyond the target; where steps already are, what they are made longer by."""
+        if not load.num_decoding or not self.can_spare:
+            return 0.0
+        room_s = max(
+            self._weights.inter_token_target_s - queue_s, model.pass_s + model.beside_s(load)
+        )
+        return self._weights.breach_weight * load.num_decoding * max(0.0, seconds - room_s)
 
     def decode(self, destination: Destination, load: EngineLoad) -> Decode:
         """The answer written here, from blocks that are here."""
@@ -171,6 +203,7 @@ def local_terms(prefill: Prefill, decode: Decode) -> Terms:
         delay_cost_s=prefill.delay_s,
         cache_cost_s=prefill.cache_s,
         stall_cost_s=prefill.stall_s,
+        breach_cost_s=prefill.breach_s,
         answer_cost_s=decode.answer_s,
         total_s=prefill.cost_s + decode.cost_s,
     )
@@ -178,7 +211,7 @@ def local_terms(prefill: Prefill, decode: Decode) -> Terms:
 
 def split_terms(prefill: Prefill | None, handoff_s: float, decode: Decode) -> Terms:
     """Two destinations share it; without `prefill` the first has done its part."""
-    one = prefill if prefill is not None else Prefill(0, 0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
+    one = prefill if prefill is not None else Prefill(0, 0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
     admission_s = decode.queue_s + decode.admission_s
     return Terms(
         num_cached_tokens=one.num_cached_tokens,
@@ -192,6 +225,7 @@ def split_terms(prefill: Prefill | None, handoff_s: float, decode: Decode) -> Te
         delay_cost_s=one.delay_s,
         cache_cost_s=one.cache_s,
         stall_cost_s=one.stall_s,
+        breach_cost_s=one.breach_s,
         answer_cost_s=decode.answer_s,
         total_s=one.cost_s + handoff_s + decode.queue_s + decode.cost_s,
     )

@@ -38,6 +38,8 @@ class Scan:
         match, num_tokens, most = prices.match, prices.num_tokens, prices.most_held
         last = num_tokens - 1
         answer_weight, delay_weight = weights.answer_weight, weights.delay_weight
+        target_s = weights.inter_token_target_s
+        breach_weight = weights.breach_weight if prices.can_spare else 0.0
         append = self.computing.append
         for one, quote, queue_s in zip(self.destinations, self.quotes, self.queues, strict=True):
             hit = match.get(one.key)
@@ -51,6 +53,11 @@ class Scan:
             )
             others = answer_weight * quote.num_decoding + delay_weight * quote.num_prefilling
             cost = queue_s + seconds * (1.0 + others)
+            if breach_weight and quote.num_decoding:
+                room_s = target_s - queue_s
+                beyond_s = seconds - (room_s if room_s > quote.pass_s else quote.pass_s)
+                if beyond_s > 0.0:
+                    cost += breach_weight * quote.num_decoding * beyond_s
             if cached < most:
                 cost += (most - cached) * weights.cache_weight * quote.token_s
             append(cost)

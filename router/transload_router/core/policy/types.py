@@ -109,6 +109,7 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
         delay_cost_s: What others wait longer for this prefill.
         cache_cost_s: What duplicating blocks will cost later prompts.
         stall_cost_s: What running answers wait longer for it.
+        breach_cost_s: What it holds them up beyond the inter-token target.
         answer_cost_s: What writing the answer costs, its own and others' steps.
         total_s: What is compared.
     """
@@ -124,6 +125,7 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
     delay_cost_s: float = 0.0
     cache_cost_s: float = 0.0
     stall_cost_s: float = 0.0
+    breach_cost_s: float = 0.0
     answer_cost_s: float = 0.0
     total_s: float = 0.0
 
