@@ -22,7 +22,6 @@ from transload_router.core.tokens.job import (
     TokenizeJob,
     Unknown,
 )
-from transload_router.core.tokens.read import read_prompt
 from transload_router.core.types import Engine, Role
 from transload_router.errors import (
     ConfigError,
@@ -34,6 +33,7 @@ from transload_router.io.probe import Prober
 from transload_router.io.tokenizer import (
     EngineTokenizer,
     LocalTokenizer,
+    PromptReader,
     PromptTokenizer,
     check_exactness,
     load_tokens,
@@ -90,10 +90,12 @@ class Prompts:
         self._router = router
         self._configured = router.settings.tokenizers()
         self._models: dict[str, _Model] = {}
+        self._reader = PromptReader()
         self._reads = router.settings.policy in _READING
 
     def close(self) -> None:
         """End all tokenizers."""
+        self._reader.close()
         for model in self._models.values():
             if model.own is not None:
                 model.own.close()
@@ -241,7 +243,9 @@ class Prompts:
             request.num_prompt_tokens = max(1, int(estimate))
 
     async def _read_tokens(self, request: GenerateRequest, identity: Identity) -> None:
-        found = read_prompt(request.endpoint.name, request.members)
+        found, is_heavy = await self._reader.read(
+            request.endpoint.name, request.members, request.body
+        )
         if isinstance(found, Unknown):
             request.prompt_source = found.reason.value
             return
@@ -253,7 +257,7 @@ class Prompts:
         if tokenizer is None:
             request.prompt_source = Reason.NO_TOKENIZER.value
             return
-        prompt = await tokenizer.tokenize(found, identity)
+        prompt = await tokenizer.tokenize(found, identity, is_heavy=is_heavy)
         if isinstance(prompt, Unknown):
             request.prompt_source = prompt.reason.value
             return

@@ -57,8 +57,13 @@ class EngineTokenizer:
         self._deadline_s = deadline_s
         self._answers: BytesLru[int, bytes] = BytesLru(cache_bytes)
 
-    async def tokenize(self, job: TokenizeJob, identity: Identity) -> Prompt | Unknown:
-        """The token ids of a job, as the engine says."""
+    async def tokenize(
+        self, job: TokenizeJob, identity: Identity, *, is_heavy: bool = False
+    ) -> Prompt | Unknown:
+        """The token ids of a job, as the engine says; heavy ones are not asked for."""
+        if is_heavy:
+            # Writing the question would take the loop as long as reading the request did.
+            return Unknown(Reason.TOO_MUCH)
         try:
             body = tokenize_body(job, self._model)
         except Unreadable as error:

@@ -25,8 +25,16 @@ _INLINE_TEXT_CHARACTERS = 4 << 20
 class PromptTokenizer(Protocol):
     """Whatever turns jobs into prompts."""
 
-    async def tokenize(self, job: TokenizeJob, identity: Identity) -> Prompt | Unknown:
-        """The token ids of a job, or why they are not known; may be cancelled."""
+    async def tokenize(
+        self, job: TokenizeJob, identity: Identity, *, is_heavy: bool = False
+    ) -> Prompt | Unknown:
+        """The token ids of a job, or why they are not known; may be cancelled.
+
+        Args:
+            job: What to render and tokenise.
+            identity: Whose tokens they are.
+            is_heavy: Whether the loop is to be spared all of it.
+        """
 
 
 class LocalTokenizer:
@@ -63,13 +71,15 @@ class LocalTokenizer:
         """End the threads, after what they are doing; what waits is dropped."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    async def tokenize(self, job: TokenizeJob, identity: Identity) -> Prompt | Unknown:
+    async def tokenize(
+        self, job: TokenizeJob, identity: Identity, *, is_heavy: bool = False
+    ) -> Prompt | Unknown:
         """The token ids of a job.
 
         Unknown where too many others wait, or its deadline passed; a thread that encodes goes on
         to the end then, and its work is remembered.
         """
-        if _is_long(job):
+        if is_heavy or _is_long(job):
             return await self._in_thread(job, identity)
         plan = self.tokens.plan(job, identity)
         if isinstance(plan, Unknown):
