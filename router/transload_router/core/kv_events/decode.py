@@ -56,10 +56,8 @@ MAX_BLOCK_SIZE = 1 << 20
 MAX_HASH_BYTES = 64
 MAX_NAME_CHARS = 256
 
-_Hash = (
-    Annotated[int, msgspec.Meta(ge=0)]
-    | Annotated[bytes, msgspec.Meta(min_length=1, max_length=MAX_HASH_BYTES)]
-)
+# Python's own `hash`, an engine's default until vLLM 0.10, is negative as often as not.
+_Hash = int | Annotated[bytes, msgspec.Meta(min_length=1, max_length=MAX_HASH_BYTES)]
 _Token = Annotated[int, msgspec.Meta(ge=0, le=0xFFFF_FFFF)]
 _BlockSize = Annotated[int, msgspec.Meta(ge=0, le=MAX_BLOCK_SIZE)]
 _Small = Annotated[int, msgspec.Meta(ge=0, le=0x7FFF_FFFF)]
