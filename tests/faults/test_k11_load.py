@@ -6,11 +6,12 @@ import random
 import pytest
 
 from support import behaviours
-from support.raw_client import post, raw_client
+from support.raw_client import post
 from support.router_server import Fleet, serve_fleet
-from support.scripted_engine import Behaviour, Leg
+from support.scripted_engine import Leg
 from support.vllm_api import APIS, CHAT, Api, dump
 from support.waiting import soon, until
+from support.walks import ask_and_leave, break_some
 
 
 @pytest.mark.parametrize("api", APIS, ids=lambda api: api.name)
@@ -73,18 +74,6 @@ async def test_engines_that_come_back_are_used_again() -> None:
                 await asyncio.sleep(0)
 
 
-FAULTS: tuple[tuple[Leg, Behaviour | None], ...] = (
-    (Leg.PREFILL, None),
-    (Leg.PREFILL, behaviours.refuse(400)),
-    (Leg.PREFILL, behaviours.refuse(503)),
-    (Leg.PREFILL, behaviours.reset_before_header),
-    (Leg.DECODE, behaviours.refuse(400)),
-    (Leg.DECODE, behaviours.refuse(503)),
-    (Leg.DECODE, behaviours.close_before_header),
-    (Leg.DECODE, behaviours.die_in_body(2)),
-)
-
-
 async def test_a_random_walk_ends_at_zero_and_evenly_spread() -> None:
     """Whatever went wrong before, every engine still gets its share."""
     chance = random.Random(11)
@@ -95,21 +84,12 @@ async def test_a_random_walk_ends_at_zero_and_evenly_spread() -> None:
             api = chance.choice(APIS)
             body = api.request(stream=chance.random() < 0.5)
             if chance.random() < 0.3:
-                async with raw_client(fleet.router.port) as leaving:
-                    await leaving.send(post(api.path, dump(body)))
-                    for _ in range(chance.randrange(30)):
-                        await asyncio.sleep(0)
-                    if chance.random() < 0.5:
-                        leaving.reset()
+                await ask_and_leave(fleet.router.port, post(api.path, dump(body)), chance)
             else:
                 await client.post(api.path, json=body)
 
         for _ in range(8):
-            for engine in fleet.engines:
-                engine.script.clear()
-                leg, fault = chance.choice(FAULTS)
-                if fault is not None and (engine in fleet.prefill) == (leg is Leg.PREFILL):
-                    engine.script.extend([fault] * chance.randrange(4))
+            break_some(fleet, chance)
             await asyncio.gather(*(ask() for _ in range(20)))
             await until(lambda: fleet.router.num_legs == 0, "no reservation")
         await until(lambda: not fleet.p.ledger.pinned, "handoffs settled", 2)

@@ -11,10 +11,11 @@ import pytest
 from support import behaviours
 from support.knowing_engine import TOKENIZER, KnownFleet, serve_known, stored
 from support.raw_client import post, raw_client
-from support.scripted_engine import Behaviour, Leg
+from support.scripted_engine import Leg
 from support.small_tokenizers import made, recorded_files
 from support.vllm_api import APIS, MODEL, dump
 from support.waiting import until
+from support.walks import ask_and_leave, break_some
 from support.zmq_publisher import CLEARED
 from transload_router.app.generate import Call
 from transload_router.app.learning import Learning
@@ -22,16 +23,6 @@ from transload_router.app.request import GenerateRequest
 from transload_router.core.policy.registry import POLICIES
 from transload_router.core.routing import Choice
 
-FAULTS: tuple[tuple[Leg, Behaviour | None], ...] = (
-    (Leg.PREFILL, None),
-    (Leg.PREFILL, behaviours.refuse(400)),
-    (Leg.PREFILL, behaviours.refuse(503)),
-    (Leg.PREFILL, behaviours.reset_before_header),
-    (Leg.DECODE, behaviours.refuse(400)),
-    (Leg.DECODE, behaviours.refuse(503)),
-    (Leg.DECODE, behaviours.close_before_header),
-    (Leg.DECODE, behaviours.die_in_body(2)),
-)
 ENGINES = tuple(f"{role}-{number}" for role in ("prefill", "decode") for number in range(3))
 OF_A_REQUEST = (Call, Learning, GenerateRequest, Choice)
 
@@ -60,21 +51,13 @@ async def walk(known: KnownFleet, chance: random.Random) -> None:
         api = chance.choice(APIS)
         body = body_of(chance, api)
         if chance.random() < 0.3:
-            async with raw_client(fleet.router.port) as leaving:
-                await leaving.send(post(api.path, dump(body), *headers))
-                for _ in range(chance.randrange(30)):
-                    await asyncio.sleep(0)
-                if chance.random() < 0.5:
-                    leaving.reset()
+            request = post(api.path, dump(body), *headers)
+            await ask_and_leave(fleet.router.port, request, chance)
         else:
             await fleet.router.client.post(api.path, json=body, headers=dict(headers))
 
     for _ in range(5):
-        for engine in fleet.engines:
-            engine.script.clear()
-            leg, fault = chance.choice(FAULTS)
-            if fault is not None and (engine in fleet.prefill) == (leg is Leg.PREFILL):
-                engine.script.extend([fault] * chance.randrange(4))
+        break_some(fleet, chance)
         asking = [asyncio.create_task(ask()) for _ in range(16)]
         name = chance.choice(ENGINES)
         event = CLEARED if chance.random() < 0.3 else stored(list(range(96)))[0]
