@@ -40,8 +40,11 @@ test-engine-full: $(STAMP)  ## All of it, also with two decode engines
 demo: $(STAMP)       ## Two real engines and the router; ONESHOT=1 ends after one answer
 	$(BIN)/python tools/demo.py $(if $(ONESHOT),--oneshot)
 
-bench: $(STAMP)      ## CPU per request and per chunk, ours beside vllm-router
-	$(BIN)/python bench/relay.py
+# Of bench/README.md, quick ones first; `make bench BENCHES=relay` runs one.
+BENCHES ?= choose decision events index tokens flood relay
+
+bench: $(STAMP)      ## What things cost, one script after the other (half an hour)
+	@set -e; for each in $(BENCHES); do echo "== $$each"; $(BIN)/python bench/$$each.py; done
 
 format: $(STAMP)     ## Rewrite the tree in the house's format
 	$(BIN)/ruff format .

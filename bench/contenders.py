@@ -266,7 +266,7 @@ def start_router(stack: ExitStack, name: str, out: pathlib.Path) -> Contender:
     return Contender(
         name=name,
         version=importlib.metadata.version("transload") if is_ours else VLLM_ROUTER_VERSION,
-        command=" ".join([name.partition("-")[0] if is_ours else name, *made]),
+        command=" ".join(["transload" if is_ours else name, *made]).replace(f"{BENCH.parent}/", ""),
         url=f"http://127.0.0.1:{port}",
         pid=process.pid,
         prefill_port=prefill_port,
