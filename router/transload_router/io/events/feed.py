@@ -56,9 +56,8 @@ class Limits:
     Attributes:
         slice_s: Work per turn of the event loop, over all publishers; a message more at most. A
             request waits for it at each of its turns: beside 100,000 blocks/s its median grew by
-            0.3 ms, with slices of 0.5 ms by 0.4 ms, and with four messages between two looks at
-            the clock by 1.2 ms (bench/flood.py). Shorter than a message of 32 blocks, 0.1 ms, a
-            slice only adds turns.
+            0.3 ms, and by 0.4 ms with slices of 0.5 ms (one run of two windows each,
+            bench/flood.py). Shorter than a message of 32 blocks, 0.1 ms, a slice only adds turns.
         replay_silence_s: Without a batch of a replay for so long, the rest will not come. vLLM
             looks for requests every 0.1 s.
         replay_total_s: How long one answer may take.
