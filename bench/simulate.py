@@ -16,7 +16,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from simulation import profiles, recording, report, scenario
+from simulation import bound, profiles, recording, report, scenario
 from simulation.fleet import Shape
 from simulation.measure import Slo
 from simulation.scenario import ABLATIONS, ALL, LEVELS, VARIANTS, Scenario
@@ -37,6 +37,9 @@ def main(argv: list[str] | None = None) -> int:
         print(f"simulate: {error}", file=sys.stderr)
         return 2
     print(title, flush=True)
+    if arguments.bounds:
+        _print_bounds(plan)
+        return 0
     began_s = time.monotonic()
     figures = []
     for one in scenario.run_all(plan, policies, arguments.jobs):
@@ -84,11 +87,25 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--speed", help="instead of levels: times the trace's own, comma-separated")
     parser.add_argument("--slo", default="5,0.1", help="seconds: first token, mean between tokens")
     parser.add_argument("--policies", default="all", help="all, ablations, or names")
+    parser.add_argument(
+        "--bounds", action="store_true", help="say what no policy could exceed, and end"
+    )
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--jobs", type=int, default=2, help="processes")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--plots", type=Path, help="a folder")
     return parser
+
+
+def _print_bounds(plan: Scenario) -> None:
+    for level, speed in plan.levels:
+        most = bound.bound_of(
+            plan.requests, plan.shape.num_engines, plan.profile.times, plan.slo, speed
+        )
+        print(
+            f"  {level:<8} {most.offered_per_s:7.2f}/s offered, {100 * most.too_long_share:.1f} % "
+            f"too long by themselves; at most {most.goodput_per_s:7.2f}/s good"
+        )
 
 
 def _plan(arguments: argparse.Namespace) -> tuple[Scenario, str]:
