@@ -127,6 +127,14 @@ def test_no_breach_where_nobody_could_spare_the_answers() -> None:
     assert mixed.terms.breach_cost_s == whole.terms.breach_cost_s == 0.0
 
 
+def test_mixed_engines_are_chosen_without_a_breach() -> None:
+    """However much it weighs, and although only one of them writes answers."""
+    world, fleet = World(breach_weight=1e3), view(0, 2)
+    world.decoding("d0", 2_000)
+    world.prefilling("d1", 8_000)
+    assert world.names(ask(8_000), fleet) == (None, "d0")
+
+
 def test_the_faster_link_of_two() -> None:
     world, fleet = World(), view(2, 1)
     world.decoding("d0", 2_000, 20)
