@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import signal
 import sys
 from collections.abc import AsyncIterator
@@ -17,6 +18,7 @@ from support.scripted_engine import Leg, ScriptedEngine, running
 from support.vllm_api import CHAT
 from support.vllm_behaviour import VllmBehaviour
 from support.waiting import soon
+from transload_router.settings import Settings
 
 # By cost the short prompts of tests would be decode's alone.
 PLAIN = ("--no-handoff-probe", "--policy", "least-loaded")
@@ -142,8 +144,8 @@ async def test_keys_are_not_printed() -> None:
 async def test_help_names_every_setting() -> None:
     status, out, _ = await run("serve", "--help")
     assert status == 0
-    for flag in ("--prefill", "--decode", "--config", "--model-name", "--idle-timeout-s"):
-        assert flag in out
+    flags = {f"--{name.replace('_', '-')}" for name in Settings.model_fields}
+    assert flags <= set(re.findall(r"--[a-z-]+", out))
 
 
 async def test_the_router_is_light() -> None:
