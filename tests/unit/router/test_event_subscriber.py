@@ -12,15 +12,18 @@ import pytest
 import uvloop
 import zmq
 
-from support.waiting import until
+from support.waiting import PATIENCE_S, until
 from support.zmq_publisher import CLEARED, ZmqPublisher, batch, removed, stored
 from transload_router.core.kv_events.events import Cleared, Event, Removed, Stored
 from transload_router.core.kv_events.messages import SnapshotLoaded, StreamState
 from transload_router.io.events import EventSubscriber, Limits, Source
+from transload_router.io.events.feed import MAX_EVENTS_AT_ONCE
 
 COLD, REPLAYING, EXACT, DEGRADED = StreamState
 KEY = ("p0", 0)
 QUICK = Limits(replay_silence_s=0.2, reconnect_s=0.01, reconnect_max_s=0.05)
+
+ONE_A_TURN = Limits(slice_s=0.0)
 
 
 class Recorder:
@@ -102,6 +105,43 @@ async def test_a_late_join_learns_all_that_the_buffer_reaches() -> None:
                 (REPLAYING, "subscribed"),
                 (EXACT, "replayed"),
             ]
+
+
+async def test_a_long_batch_comes_in_slices_and_in_order() -> None:
+    numbers = range(3 * MAX_EVENTS_AT_ONCE)
+    async with publishing() as publisher:
+        await publisher.publish(batch(1.0, *(stored(number) for number in numbers)))
+        await publisher.publish(batch(2.0, removed(0), stored(9999)))
+        async with subscribing(source_of(publisher), limits=ONE_A_TURN) as (subscriber, sink):
+            seen: list[int] = []
+            async with asyncio.timeout(PATIENCE_S):
+                while sink.state.get(KEY) is not EXACT:
+                    if sink.num_events:
+                        seen.append(sink.num_events)
+                        assert subscriber.positions() == {}, "a snapshot would lack the rest"
+                    await asyncio.sleep(0)
+            assert sink.holds(*numbers[1:], 9999)
+            slices = [after - before for before, after in itertools.pairwise([0, *seen])]
+            assert max(slices) <= MAX_EVENTS_AT_ONCE
+            assert subscriber.positions()[KEY].seq == 1
+
+
+async def test_what_waits_of_a_long_batch_goes_with_its_engine() -> None:
+    async with publishing() as publisher:
+        events = (stored(number) for number in range(3 * MAX_EVENTS_AT_ONCE))
+        await publisher.publish(batch(1.0, *events))
+        async with subscribing(source_of(publisher), limits=ONE_A_TURN) as (subscriber, sink):
+            async with asyncio.timeout(PATIENCE_S):
+                while True:
+                    await asyncio.sleep(0)
+                    if sink.num_events:
+                        break
+            subscriber.remove("p0", 1)
+            num_events = sink.num_events
+            assert num_events < 3 * MAX_EVENTS_AT_ONCE
+            for _ in range(20):
+                await asyncio.sleep(0)
+            assert sink.num_events == num_events
 
 
 async def test_a_late_join_beyond_the_buffer_is_degraded() -> None:

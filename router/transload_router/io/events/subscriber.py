@@ -90,7 +90,7 @@ class EventSubscriber:
         for _, feeds in self._engines.values():
             for feed in feeds:
                 position = feed.stream.position
-                if position is not None:
+                if position is not None and not feed.is_behind:
                     found[feed.key] = position
         return found
 
