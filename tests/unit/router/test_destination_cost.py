@@ -134,7 +134,19 @@ def test_learning_changes_coefficients_and_version() -> None:
     for _ in range(50):
         model.learn_prefill((1.0, 1_000.0, 0.0), 0.4, (0.01, 1e-4, 0.0), 7.0)
         model.learn_step((1.0, 10.0, 0.0), 0.05, (0.005, 0.001, 0.0), 8.0)
-    assert model.version == before + 100
+    # 32 one by one, then every eighth.
+    assert model.version == before + 2 * (32 + 2)
     assert model.heard_s == 8.0
     assert model.prefill_s(1_000, 0, EngineLoad(0)) == pytest.approx(0.4, rel=0.15)
     assert model.decode_step_s(10, 0) == pytest.approx(0.05, rel=0.15)
+
+
+def test_what_is_far_off_is_learned_at_once() -> None:
+    model = cost()
+    for _ in range(41):
+        model.learn_step((1.0, 10.0, 0.0), 0.05, (0.005, 0.001, 0.0), 8.0)
+    before = model.version
+    model.learn_step((1.0, 10.0, 0.0), 0.05, (0.005, 0.001, 0.0), 9.0)
+    assert model.version == before
+    model.learn_step((1.0, 10.0, 0.0), 0.5, (0.005, 0.001, 0.0), 9.0)
+    assert model.version == before + 1

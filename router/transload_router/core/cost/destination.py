@@ -145,16 +145,18 @@ class DestinationCost:
         expected_s = dot((self.pass_s, self.token_s, self.area_s), features)
         self.prefills.observe(features, seconds, expected_s)
         self.heard_s = now
-        self.pass_s, self.token_s, self.area_s = self.prefills.fit(prior)
-        self.version += 1
+        if self.prefills.is_due:
+            self.pass_s, self.token_s, self.area_s = self.prefills.fit(prior)
+            self.version += 1
 
     def learn_step(self, features: Vector, seconds: float, prior: Vector, now: float) -> None:
         """Take in one measured mean of steps."""
         expected_s = dot((self.step_s, self.sequence_s, self.context_s), features)
         self.steps.observe(features, seconds, expected_s)
         self.heard_s = now
-        self.step_s, self.sequence_s, self.context_s = self.steps.fit(prior)
-        self.version += 1
+        if self.steps.is_due:
+            self.step_s, self.sequence_s, self.context_s = self.steps.fit(prior)
+            self.version += 1
 
     def refit(self, prefill_prior: Vector, step_prior: Vector) -> None:
         """The fleet has changed, or time has passed."""

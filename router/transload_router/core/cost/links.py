@@ -59,22 +59,25 @@ class Links:
         """Take in one handoff of so many tokens."""
         features = (1.0, float(num_tokens))
         expected_s = dot(self.of(prefill, decode), features)
-        self._all.observe(features, seconds, expected_s)
-        self._fleet = _link(self._all.fit(self._guess))
-        for ends, links, end in (
-            (self._prefill, self._of_prefill, prefill),
-            (self._decode, self._of_decode, decode),
-        ):
-            fit = ends.get(end) or ends.setdefault(end, Regression(TYPICAL_HANDOFFS, END_STRENGTH))
-            fit.observe(features, seconds, expected_s)
-            links[end] = _link(fit.fit(self._fleet))
+        one = self._prefill.get(prefill) or _new_end(self._prefill, prefill)
+        other = self._decode.get(decode) or _new_end(self._decode, decode)
         pair = (prefill, decode)
         own = self._pairs.get(pair)
         if own is None:
             own = self._pairs[pair] = Regression(TYPICAL_HANDOFFS, PAIR_STRENGTH)
-        own.observe(features, seconds, expected_s)
-        one, other = self._of_prefill[prefill], self._of_decode[decode]
-        self._of_pair[pair] = _link(own.fit(((one[0] + other[0]) / 2, (one[1] + other[1]) / 2)))
+        for regression in (self._all, one, other, own):
+            regression.observe(features, seconds, expected_s)
+        if own.is_due:
+            self._fit(pair, one, other, own)
+
+    def _fit(self, pair: Pair, one: Regression, other: Regression, own: Regression) -> None:
+        """From the fleet to the pair, each the prior of the next."""
+        prefill, decode = pair
+        self._fleet = _link(self._all.fit(self._guess))
+        sends = self._of_prefill[prefill] = _link(one.fit(self._fleet))
+        takes = self._of_decode[decode] = _link(other.fit(self._fleet))
+        mean = ((sends[0] + takes[0]) / 2, (sends[1] + takes[1]) / 2)
+        self._of_pair[pair] = _link(own.fit(mean))
         self._settle_floors()
 
     def forget(self, engine_id: str) -> None:
@@ -100,3 +103,8 @@ class Links:
 def _link(coefficients: Vector) -> Link:
     latency, token_s = coefficients
     return latency, token_s
+
+
+def _new_end(ends: dict[DestinationKey, Regression], key: DestinationKey) -> Regression:
+    end = ends[key] = Regression(TYPICAL_HANDOFFS, END_STRENGTH)
+    return end

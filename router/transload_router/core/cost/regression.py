@@ -23,6 +23,10 @@ MAX_ERROR = 0.5
 CHANGE = 3
 # What the past keeps with each observation of a change.
 CHANGE_FADE = 0.7
+# So many first observations are fitted one by one, later ones so many together: a fit takes 15 us
+# on a 2 GHz EPYC core, and a request brings six. What is far off is fitted at once.
+FITTED_SINGLY = 32
+FITTED_TOGETHER = 8
 # Added to predicted times in weights, so that tiny ones do not drown all others.
 FLOOR_S = 1e-4
 
@@ -70,6 +74,12 @@ class Regression:
         if abs(self._streak) < CHANGE:
             return MAX_ERROR / abs(error), FADE
         return 1.0, CHANGE_FADE
+
+    @property
+    def is_due(self) -> bool:
+        """Whether what was observed since the last fit is worth another one."""
+        count = self.num_observed
+        return count <= FITTED_SINGLY or count % FITTED_TOGETHER == 0 or self._streak != 0
 
     def fade(self, share: float) -> None:
         """Let what was observed count less, as time passes without news."""
