@@ -196,14 +196,11 @@ class Admin:
 
     async def _reset(self, engine: Engine) -> bool:
         router = self._router
-        block = b"".join([b"%b: %b\r\n" % header for header in router.headers.probe(engine.role)])
+        block = router.headers.probe_block(engine.role)
         try:
             async with asyncio.timeout(_RESET_TIMEOUT_S):
                 exchange = await router.upstream.send(engine, "POST", _RESET_PATH, block, b"")
-                try:
-                    body, _ = await exchange.read_all(_MAX_RESET_BYTES)
-                finally:
-                    exchange.release()
+                body, _ = await exchange.take_all(_MAX_RESET_BYTES)
         except (EngineError, TimeoutError) as error:
             log.warning("cache of %s not reset: %s", engine.id, error or "no answer in time")
             return False

@@ -190,10 +190,7 @@ async def ask(router: Router, engine: Engine, target: str, headers: Headers) -> 
     try:
         async with asyncio.timeout(_ASK_TIMEOUT_S):
             exchange = await router.upstream.send(engine, "GET", target, sent, b"")
-            try:
-                body, is_whole = await exchange.read_all(_MAX_ASKED_BYTES)
-            finally:
-                exchange.release()
+            body, is_whole = await exchange.take_all(_MAX_ASKED_BYTES)
     except (EngineError, TimeoutError) as caught:
         error = caught if isinstance(caught, EngineError) else None
         error = error or EngineTimeout(engine.id, "did not answer in time")

@@ -91,6 +91,10 @@ class HeaderPolicy:
         key = self._keys[role]
         return [(b"authorization", key)] if key is not None else []
 
+    def probe_block(self, role: Role) -> bytes:
+        """The same, ready to be sent."""
+        return b"".join([b"%b: %b\r\n" % header for header in self.probe(role)])
+
     def block(
         self,
         client: Headers,

@@ -133,7 +133,7 @@ class Prompts:
                 await self._check(model, name, engine, prober, headers)
 
     def note_return(self, engine_id: str) -> None:
-        """It was down and answers again, perhaps as a process with another template or tokenizer.
+        """It was down or started over, perhaps as a process with another template or tokenizer.
 
         Until it has answered the probes anew, it is given no ids.
         """
@@ -332,14 +332,9 @@ class _Asker:
         if not members:
             raise EngineUnreachable(self._model, "no engine is there to tokenise")
         engine = min(members, key=lambda one: router.load.of_engine(one.engine)).engine
-        credentials = router.headers.probe(engine.role)
-        block = b"".join([b"%b: %b\r\n" % header for header in credentials])
-        headers = b"content-type: application/json\r\n" + block
+        headers = b"content-type: application/json\r\n" + router.headers.probe_block(engine.role)
         exchange = await router.upstream.send(engine, "POST", TOKENIZE_PATH, headers, body)
-        try:
-            answer, is_whole = await exchange.read_all(_MAX_ANSWER_BYTES)
-        finally:
-            exchange.release()
+        answer, is_whole = await exchange.take_all(_MAX_ANSWER_BYTES)
         if 400 <= exchange.status < 500:
             return None
         if exchange.status != 200 or not is_whole:

@@ -75,10 +75,7 @@ async def _send_release(
                 release_body(model, handoff),
                 may_resend=False,
             )
-            try:
-                await exchange.read_all(MAX_ANSWER_BYTES)
-            finally:
-                exchange.release()
+            await exchange.take_all(MAX_ANSWER_BYTES)
     except EngineUnreachable as error:
         log.info("release through engine %s failed: %s", engine.id, error)
         return Outcome.NOT_SENT

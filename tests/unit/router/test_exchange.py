@@ -99,6 +99,32 @@ async def test_what_came_before_a_break_is_not_taken_for_all() -> None:
         await exchange.read_all(10)
 
 
+async def test_what_is_taken_is_given_back() -> None:
+    wire = asked()
+    wire.receive(TWO)
+    exchange, given = exchange_on(wire)
+    assert await exchange.take_all(10) == (b"ok", True)
+    assert given == [wire.connection]
+
+
+async def test_what_cannot_be_taken_is_given_back() -> None:
+    """An answer that breaks off, and one that nobody waits for any more."""
+    for ends in (True, False):
+        wire = asked()
+        wire.receive(CHUNKED)
+        exchange, given = exchange_on(wire)
+        taking = asyncio.ensure_future(exchange.take_all(10))
+        await asyncio.sleep(0)
+        assert given == []
+        if ends:
+            wire.lose()
+        else:
+            taking.cancel()
+        with pytest.raises(EngineReset if ends else asyncio.CancelledError):
+            await taking
+        assert given == [wire.connection]
+
+
 async def test_it_is_given_back_once() -> None:
     wire = asked()
     wire.receive(TWO)

@@ -105,6 +105,8 @@ def test_probes_have_the_keys_of_their_pool() -> None:
     assert policy().probe(Role.DECODE) == []
     assert policy(**KEYS).probe(Role.PREFILL) == [(b"authorization", b"Bearer kp")]
     assert policy(**KEYS).probe(Role.DECODE) == [(b"authorization", b"Bearer kd")]
+    assert policy().probe_block(Role.DECODE) == b""
+    assert policy(**KEYS).probe_block(Role.DECODE) == b"authorization: Bearer kd\r\n"
 
 
 def test_an_answers_headers() -> None:

@@ -59,6 +59,13 @@ class Exchange:
         self._parts = []
         return b"".join(parts), False
 
+    async def take_all(self, limit_bytes: int) -> tuple[bytes, bool]:
+        """`read_all`, and `release` however that ended: there is nothing left to do."""
+        try:
+            return await self.read_all(limit_bytes)
+        finally:
+            self.release()
+
     def release(self) -> None:
         """Keep the connection if the answer was read to its end, else close it. Idempotent."""
         if not self._has_ended:
