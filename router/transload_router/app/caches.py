@@ -117,8 +117,7 @@ class Caches:
         self._subscriber.remove(engine_id, known[1])
         self._router.index.remove_engine(engine_id)
         self._router.texts.remove_engine(engine_id)
-        for key in [key for key in self._router.streams if key[0] == engine_id]:
-            del self._router.streams[key]
+        self._router.drop_streams(engine_id)
 
     def note_return(self, engine_id: str) -> None:
         """It was down and answers again, perhaps as a new process with an empty cache.
@@ -149,7 +148,7 @@ class Caches:
     def set_state(self, key: DestinationKey, state: StreamState, reason: str) -> None:
         """See `Sink`."""
         before = self._router.streams.get(key)
-        self._router.streams[key] = state
+        self._router.set_stream(key, state)
         if before is not state and (state is StreamState.DEGRADED or before is not None):
             level = logging.WARNING if state is StreamState.DEGRADED else logging.INFO
             log.log(level, "KV events of %s/%d: %s (%s)", *key, state.value, reason)
@@ -157,3 +156,5 @@ class Caches:
     def count(self, key: DestinationKey, what: str, amount: int) -> None:
         """See `Sink`."""
         self._router.metrics.kv_events.add(key[0], what, amount=amount)
+        if what == "restart":
+            self._router.on_restart(key[0])

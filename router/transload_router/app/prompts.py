@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import re
 from array import array
 from dataclasses import dataclass, field
 
@@ -239,7 +240,8 @@ class Prompts:
             if request.text is not None and request.prompt_source != "client":
                 router.texts.observe_length(request.text.num_bytes, request.num_prompt_tokens)
         elif request.text is not None:
-            estimate = request.text.num_bytes / router.texts.bytes_per_token
+            num_bytes, num_media = _measure_text(request)
+            estimate = num_bytes / router.texts.bytes_per_token + num_media * _MEDIA_TOKENS
             request.num_prompt_tokens = max(1, int(estimate))
 
     async def _read_tokens(self, request: GenerateRequest, identity: Identity) -> None:
@@ -310,6 +312,22 @@ def wants_ids(router: Router, request: GenerateRequest) -> bool:
 def _read_text(request: GenerateRequest, identity: Identity) -> Text | None:
     text = prompt_text(request.endpoint, request.members)
     return Text(identity, text, read_str(request.members.get("cache_salt"))) if text else None
+
+
+# An image is some 256 to 2,000 tokens, whatever its bytes (vision towers of current models).
+_MEDIA_TOKENS = 1_000
+# Media within the request, as data URLs or bare base64.
+_DATA = re.compile(rb'"(?:data:[a-z]+/[^"]*|[A-Za-z0-9+/=]{4096,})"')
+
+
+def _measure_text(request: GenerateRequest) -> tuple[int, int]:
+    """Bytes of a prompt's text without the media in it, and how many media there are."""
+    assert request.text is not None
+    if request.prompt_source != Reason.MEDIA.value:
+        return request.text.num_bytes, 0
+    text = prompt_text(request.endpoint, request.members)
+    media = _DATA.findall(text)
+    return len(text) - sum(map(len, media)), max(1, len(media))
 
 
 def prompt_text(endpoint: Endpoint, members: Members) -> bytes:

@@ -45,6 +45,7 @@ class Router:
         self.texts = ApproximateIndex()
         # How much is known of each cache that is followed; `app/caches` keeps it.
         self.streams: dict[DestinationKey, StreamState] = {}
+        self._is_all_followed: bool | None = None
         self.stream_positions: Callable[[], Mapping[DestinationKey, SnapshotLoaded]] = dict
         self.session_header = settings.session_header.lower().encode()
         self._destinations: dict[str, list[Destination]] = {}
@@ -65,6 +66,8 @@ class Router:
         self.tokenizers: dict[str, str] = {}
         # Told of engines that requests found gone; `Probing` listens.
         self.on_down: Callable[[str], None] = _nobody_listens
+        # Told of engines whose events say that they started over; `Probing` listens.
+        self.on_restart: Callable[[str], None] = _nobody_listens
         self._tasks: set[asyncio.Task[None]] = set()
 
     def start(self) -> None:
@@ -130,12 +133,25 @@ class Router:
         return self.streams.get(key) in (StreamState.EXACT, StreamState.DEGRADED)
 
     def is_all_followed(self) -> bool:
-        """Whether that holds of every destination."""
-        return all(
-            self.is_followed(destination.key)
-            for ranks in self._destinations.values()
-            for destination in ranks
-        )
+        """Whether that holds of every destination; looked at anew after each change."""
+        if self._is_all_followed is None:
+            self._is_all_followed = all(
+                self.is_followed(destination.key)
+                for ranks in self._destinations.values()
+                for destination in ranks
+            )
+        return self._is_all_followed
+
+    def set_stream(self, key: DestinationKey, state: StreamState) -> None:
+        """Note how much is known of a cache that is followed."""
+        self.streams[key] = state
+        self._is_all_followed = None
+
+    def drop_streams(self, engine_id: str) -> None:
+        """An engine's caches are followed no longer."""
+        for key in [key for key in self.streams if key[0] == engine_id]:
+            del self.streams[key]
+        self._is_all_followed = None
 
     def _able(self, role: Role, model: str | None, avoid: frozenset[str]) -> list[Destination]:
         return [
@@ -153,6 +169,7 @@ class Router:
         if len(known) != num_ranks or known[0].engine is not engine:
             ranks = [Destination(engine, rank, num_ranks) for rank in range(num_ranks)]
             self._destinations[engine.id] = ranks
+            self._is_all_followed = None
 
     def has_other(self, role: Role, model: str | None, avoid: frozenset[str]) -> bool:
         """Whether an engine would be left after avoiding these."""

@@ -189,7 +189,7 @@ async def test_caches_are_told_by_place() -> None:
         router = app.state.router
         ids = list(range(100))
         router.index.add_owner(("prefill-1", 0), MODEL, 0)
-        router.streams["prefill-1", 0] = StreamState.EXACT
+        router.set_stream(("prefill-1", 0), StreamState.EXACT)
         prompt = Prompt(Identity(MODEL), pack_tokens(ids))
         router.index.predict(("prefill-1", 0), prompt, 0.0, 1e9)
         body = {"model": MODEL, "prompt": ids}

@@ -34,7 +34,7 @@ TEXT = b"the mill by the bridge " * 40
 def router() -> Router:
     router = Router(Settings(prefill=["p:1", "p:2"], decode=["d:1"]))
     router.index.add_owner(FOLLOWED, "m", 0)
-    router.streams[FOLLOWED] = StreamState.EXACT
+    router.set_stream(FOLLOWED, StreamState.EXACT)
     return router
 
 
@@ -103,7 +103,7 @@ def test_others_by_text_and_all_of_them_where_ids_are_unknown(router: Router) ->
 
 @pytest.mark.parametrize("state", [StreamState.COLD, StreamState.REPLAYING])
 def test_a_stream_that_is_not_there_yet_is_not_believed(router: Router, state: StreamState) -> None:
-    router.streams[FOLLOWED] = state
+    router.set_stream(FOLLOWED, state)
     router.texts.predict(FOLLOWED, Text(WHO, TEXT))
     asked = request(router, has_ids=True, has_text=True)
     assert not make_ask(router, asked, may_split=True).match[FOLLOWED].is_exact

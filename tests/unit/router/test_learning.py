@@ -29,7 +29,7 @@ def router() -> Router:
     router = Router(Settings(prefill=["p:1"], decode=["d:1"], policy="least-loaded"))
     for key in (P0, D0):
         router.index.add_owner(key, "m", 0)
-        router.streams[key] = StreamState.EXACT
+        router.set_stream(key, StreamState.EXACT)
     return router
 
 
@@ -84,7 +84,7 @@ def test_nothing_is_counted_before_a_choice(router: Router) -> None:
 def test_what_was_not_expected_is_believed_where_events_were_lost(
     router: Router, state: StreamState, num_known: int
 ) -> None:
-    router.streams[P0] = state
+    router.set_stream(P0, state)
     begun(router, request(router)).note_cached(64)
     match = router.index.match(Prompt(WHO, pack_tokens(IDS)))
     assert (match[P0].num_tokens if P0 in match else 0) == num_known
@@ -127,7 +127,7 @@ def test_another_choice_is_another_lesson(router: Router) -> None:
     ],
 )
 def test_basis(router: Router, is_known: bool, state: StreamState, basis: str) -> None:
-    router.streams[P0] = state
+    router.set_stream(P0, state)
     assert begun(router, request(router, is_known=is_known)).basis == basis
 
 
@@ -141,7 +141,7 @@ def test_basis(router: Router, is_known: bool, state: StreamState, basis: str) -
     ],
 )
 def test_causes(router: Router, state: StreamState, num_others: int, cause: str) -> None:
-    router.streams[P0] = state
+    router.set_stream(P0, state)
     for _ in range(num_others):
         choose(router, request(router))
     begun(router, request(router)).note_cached(16)

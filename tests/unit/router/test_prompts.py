@@ -35,6 +35,7 @@ from transload_router.core.tokens.read import read_prompt
 from transload_router.core.types import Engine
 from transload_router.errors import EngineReset
 from transload_router.io.probe import Prober
+from transload_router.io.tokenizer.exactness import probes
 from transload_router.settings import Settings
 
 FOLDER = str(VECTORS / "tokenizer")
@@ -55,7 +56,7 @@ def request(router: Router, endpoint: Endpoint, **body: Any) -> GenerateRequest:
 
 def follow_all(router: Router) -> None:
     for name in router.fleet.members:
-        router.streams[name, 0] = StreamState.EXACT
+        router.set_stream((name, 0), StreamState.EXACT)
 
 
 # Text.
@@ -166,6 +167,16 @@ async def test_no_name_among_several_models_is_nobodys() -> None:
     assert adapted.prompt.identity.lora == "ada"
 
 
+async def test_media_do_not_weigh_by_their_bytes() -> None:
+    tables = router()
+    picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + "A" * 400_000}}
+    content = [{"type": "text", "text": "what is this? " * 20}, picture, picture]
+    asked = request(tables, CHAT, messages=[{"role": "user", "content": content}])
+    await Prompts(tables).read(asked)
+    assert asked.prompt_source == "media"
+    assert 2_000 < asked.num_prompt_tokens < 2_300
+
+
 # Ids for engines.
 
 
@@ -258,7 +269,7 @@ async def test_engines_that_disagree_at_the_same_time(asked: Asked) -> None:
     asked.answer, asked.gate = of_bytes, asyncio.Event()
     prompts._models["m"].checked.clear()
     both = [asyncio.create_task(meet(prompts, tables, asked, n)) for n in tables.fleet.members]
-    await until(lambda: asked.num_asked == 19 + len(both), "both are asked")
+    await until(lambda: asked.num_asked == len(probes()) + len(both), "both are asked")
     asked.gate.set()
     await asyncio.gather(*both)
     assert "sent to engines" in tables.tokenizers["m"]
@@ -409,7 +420,7 @@ async def test_engines_are_asked_once_and_again_after_a_failure(asked: Asked) ->
     asked.answer = lambda body: None
     for _ in range(2):
         await meet(prompts, tables, asked)
-    assert asked.num_asked == 3 + 19
+    assert asked.num_asked == 3 + len(probes())
     prompts.close()
 
 
