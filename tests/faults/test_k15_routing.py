@@ -113,6 +113,16 @@ async def test_a_chat_of_one_engine_is_given_its_ids(exact: KnownFleet, tokens: 
     assert body["kv_transfer_params"] == {"prompt_token_ids": chat_ids(tokens)}
 
 
+async def test_an_engine_that_starts_over_is_given_no_ids_until_it_agrees_again(
+    exact: KnownFleet,
+) -> None:
+    """It need not have been found down between."""
+    exact.router.on_restart("decode-0")
+    await exact.ask(CHAT, {"messages": MESSAGES, "n": 2})
+    (body,) = bodies(exact, Leg.LOCAL)
+    assert "kv_transfer_params" not in body
+
+
 @pytest.mark.parametrize("asks", [True, False])
 async def test_a_clients_wish_for_ids_is_decodes_alone(exact: KnownFleet, asks: bool) -> None:
     more = {"return_token_ids": True} if asks else {}

@@ -53,6 +53,7 @@ class Probing:
         self._prober = Prober(PROBE_TIMEOUT_S)
         self._handoffs = HandoffProbe(self._router, self._prober, self._headers)
         self._router.on_down = self._note_down
+        self._router.on_restart = self._prompts.note_return
         members = list(self._router.fleet.members.values())
         self._num_unasked = len(members)
         loop = asyncio.get_running_loop()

@@ -166,6 +166,15 @@ async def test_what_is_counted(world: World) -> None:
     assert world.router.metrics.kv_events.value("prefill-0", "gaps") == 3
 
 
+async def test_restarts_are_told(world: World) -> None:
+    """A process anew may have another template; it need not have been found down between."""
+    told: list[str] = []
+    world.router.on_restart = told.append
+    for what in ("gap", "restart", "duplicate"):
+        world.caches.count(P0, what, 1)
+    assert told == ["prefill-0"]
+
+
 async def test_degraded_is_loud(world: World, caplog: pytest.LogCaptureFixture) -> None:
     world.caches.set_state(P0, StreamState.EXACT, "replayed")
     assert world.router.is_followed(P0)

@@ -94,6 +94,22 @@ async def test_another_vocabulary_differs_early(ours: Tokens) -> None:
     assert mismatch.theirs == words["Ġand"]
 
 
+async def test_a_token_more_is_found(ours: Tokens) -> None:
+    """A model that was trained on is its base, but for what was added to its vocabulary."""
+    files = recorded_files()
+    vocabulary = json.loads(files.tokenizer)
+    number = max(token["id"] for token in vocabulary["added_tokens"]) + 1
+    more = {**vocabulary["added_tokens"][0], "id": number, "content": "<|cite|>"}
+    vocabulary["added_tokens"].append(more)
+    grown = TokenizerFiles(
+        tokenizer=json.dumps(vocabulary), config=files.config, chat_template=files.chat_template
+    )
+
+    verdict = await check_exactness(_Engine(files), made(grown))
+
+    assert [mismatch.probe for mismatch in verdict.mismatches] == ["text, added tokens"]
+
+
 async def test_an_engine_that_refuses_is_no_proof(ours: Tokens) -> None:
     async def refuse(_: bytes) -> bytes | None:
         return None

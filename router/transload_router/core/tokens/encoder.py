@@ -40,6 +40,7 @@ class Encoder:
 
     Attributes:
         is_segmented: Whether texts are tokenised segment by segment.
+        added_tokens: Texts of the added tokens, special ones among them.
         max_chars_per_token: Length of the longest token.
     """
 
@@ -50,6 +51,7 @@ class Encoder:
         self._tokenizer = tokenizer
         added: dict[int, AddedToken] = tokenizer.get_added_tokens_decoder()
         self._ids = {token.content: number for number, token in added.items()}
+        self.added_tokens = tuple(self._ids)
         self._plain = {token.content for token in added.values() if _is_plain(token)}
         raw = [token.content for token in added.values() if not token.normalized]
         self._pattern = _alternation(raw)

@@ -105,6 +105,11 @@ class Tokens:
         return self._encoder.is_segmented
 
     @property
+    def added_tokens(self) -> tuple[str, ...]:
+        """Texts of the added tokens, special ones among them."""
+        return self._encoder.added_tokens
+
+    @property
     def reads_clock(self) -> bool:
         """Whether a conversation's prompt may depend on the day."""
         return self._chat.reads_clock

@@ -5,6 +5,7 @@ has, and say nothing. So a difference is reported with the first id that differs
 then asks engines, or does without ids.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -79,8 +80,17 @@ class Verdict:
         return self.num_equal > 0 and not self.mismatches
 
 
-def probes() -> dict[str, TokenizeJob]:
-    """Prompts by name: what tokenizers and templates are known to differ in."""
+# Some vocabularies end in thousands of added tokens, all alike.
+_MAX_ADDED_TOKENS = 1024
+
+
+def probes(added_tokens: Sequence[str] = ()) -> dict[str, TokenizeJob]:
+    """Prompts by name: what tokenizers and templates are known to differ in.
+
+    Args:
+        added_tokens: The tokenizer's: a model that was trained on may have more of them, or other
+            ones, and be like its base in everything else.
+    """
     user = {"role": "user", "content": "What is it?"}
     said = {"role": "assistant", "content": "It is."}
     called = {"role": "assistant", "content": None, "tool_calls": [_CALL]}
@@ -94,6 +104,7 @@ def probes() -> dict[str, TokenizeJob]:
         "text, bare": TextJob("Hello, world", add_special_tokens=False),
         "text, unicode": TextJob(_UNICODE),
         "text, blanks": TextJob(_BLANKS),
+        "text, added tokens": TextJob(" a".join(added_tokens[-_MAX_ADDED_TOKENS:]) or "a"),
         "text, long": TextJob(f"{_BLANKS}{_UNICODE} and so on. " * 100),
         "chat": _chat([user]),
         "chat, unicode": _chat([{"role": "user", "content": _UNICODE + _BLANKS}]),
@@ -135,7 +146,7 @@ async def check_exactness(ask: Ask, tokens: Tokens, model: str | None = None) ->
         ValueError: The engine answers with something else than ids.
     """
     verdict = Verdict()
-    for name, job in probes().items():
+    for name, job in probes(tokens.added_tokens).items():
         ours = tokens.prompt(job, Identity("probe"))
         answer = await ask(tokenize_body(job, model))
         if answer is None:
