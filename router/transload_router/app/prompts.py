@@ -323,11 +323,11 @@ _DATA = re.compile(rb'"(?:data:[a-z]+/[^"]*|[A-Za-z0-9+/=]{4096,})"')
 def _measure_text(request: GenerateRequest) -> tuple[int, int]:
     """Bytes of a prompt's text without the media in it, and how many media there are."""
     assert request.text is not None
-    if request.prompt_source != Reason.MEDIA.value:
-        return request.text.num_bytes, 0
     text = prompt_text(request.endpoint, request.members)
+    if b";base64," not in text and b'"input_audio"' not in text:
+        return request.text.num_bytes, 0
     media = _DATA.findall(text)
-    return len(text) - sum(map(len, media)), max(1, len(media))
+    return len(text) - sum(map(len, media)), len(media)
 
 
 def prompt_text(endpoint: Endpoint, members: Members) -> bytes:
