@@ -82,11 +82,24 @@ def test_slow_links_keep_it_local() -> None:
 def test_running_answers_are_spared_where_prefill_engines_are() -> None:
     """The queue there is longer than computing it here would take; only answers speak against."""
     fleet = view(1, 1)
-    for weight, source in ((0.0, None), (2.0, "p0")):
+    for weight, source in ((0.0, None), (1.0, "p0")):
         world = World(breach_weight=weight)
         world.decoding("d0", 2_000, 8)
-        world.prefilling("p0", 9_000)
+        world.prefilling("p0", 5_000)
         assert world.names(ask(8_000), fleet) == (source, "d0")
+
+
+def test_a_breach_weighs_less_the_longer_the_shortest_queue_of_prefill() -> None:
+    def breach_s(*queued: int) -> float:
+        world, fleet = World(), view(len(queued), 1)
+        world.decoding("d0", 2_000, 8)
+        for index, num_tokens in enumerate(queued):
+            world.prefilling(f"p{index}", num_tokens)
+        (row,) = [row for row in world.explain(ask(8_000), fleet) if row.prefill is None]
+        return row.terms.breach_cost_s
+
+    assert breach_s(1, 50_000) > breach_s(4_000, 50_000) > 0.0
+    assert breach_s(30_000, 50_000) == 0.0
 
 
 def test_the_breach_is_what_a_step_takes_beyond_the_target() -> None:

@@ -6,7 +6,13 @@ from msgspec.structs import replace
 
 from transload_router.core.cost import CostModel
 from transload_router.core.load import DestinationKey, Load
-from transload_router.core.policy.pricing import Prices, Weights, local_terms, split_terms
+from transload_router.core.policy.pricing import (
+    Prices,
+    Weights,
+    breach_weight,
+    local_terms,
+    split_terms,
+)
 from transload_router.core.policy.quotes import Quotes
 from transload_router.core.policy.scan import Scan
 from transload_router.core.policy.search import cheapest_pair
@@ -82,8 +88,8 @@ class CostPolicy:
         prefill = Scan(sources, self._quotes.of(sources), now)
         decode = Scan(view.decode, self._quotes.of(view.decode), now)
         weights = self._weights
-        can_spare = bool(sources)
-        prices = Prices(ask, self._load, self._costs, weights, now, can_spare=can_spare)
+        weight = breach_weight(weights, prefill.queues)
+        prices = Prices(ask, self._load, self._costs, weights, now, breach_weight=weight)
         for pool in (prefill, decode):
             pool.price_prefill(prices, weights)
             pool.bound(prices, weights, is_decode=pool is decode)

@@ -5,7 +5,13 @@ from collections.abc import Iterable
 from transload_router.core.cost import CostModel
 from transload_router.core.load import Load
 from transload_router.core.policy.orders import Order
-from transload_router.core.policy.pricing import Prices, Weights, local_terms, split_terms
+from transload_router.core.policy.pricing import (
+    Prices,
+    Weights,
+    breach_weight,
+    local_terms,
+    split_terms,
+)
 from transload_router.core.policy.types import (
     Ask,
     Decision,
@@ -63,8 +69,13 @@ class PlainPolicy:
         """See `Policy.forget`: plain rules keep nothing of engines."""
 
     def _prices(self, ask: Ask, view: FleetView, now: float) -> Prices:
-        can_spare = ask.may_split and bool(view.prefill)
-        return Prices(ask, self._load, self._costs, Weights(), now, can_spare=can_spare)
+        weights = Weights()
+        queues = [
+            self._costs.of(one.key).queue_s(self._load.of(one.engine, one.rank), now)
+            for one in (view.prefill if ask.may_split else ())
+        ]
+        weight = breach_weight(weights, queues)
+        return Prices(ask, self._load, self._costs, weights, now, breach_weight=weight)
 
     def _first(
         self, ask: Ask, view: FleetView

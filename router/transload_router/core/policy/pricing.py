@@ -18,6 +18,8 @@ Seconds of answers count less than seconds to the first token (`answer_weight`):
 the first token, and reads along after it.
 """
 
+from collections.abc import Sequence
+
 import msgspec
 
 from transload_router.core.cost import CostModel, DestinationCost
@@ -43,10 +45,15 @@ class Weights(msgspec.Struct, frozen=True):
             same waits. At 8 half a point more, of documents up to 1.4, but a prefix that all want
             stays on one engine for too long. Caches that are never full would not need it.
         inter_token_target_s: A prompt may make a step of running answers this long for nothing.
-        breach_weight: What a second beyond that counts, of every answer that it holds up. On 8 + 6
-            at high load 0, 1, 2 give 139, 85, 59 ms as the 99th percentile between tokens, and 2.3,
-            5.4, 6.1 s as the 90th of first tokens (the best policy that never computes on decode
-            engines 29 s).
+        breach_weight: What a second beyond that counts, of every answer that it holds up; 0 lets
+            decode engines compute whatever is cheaper there. Of agents on 4 + 10 (medium load) 0,
+            0.3, 1 and 3 give 143, 94, 36 and 35 ms as the 99th percentile between tokens, and 0.35,
+            0.51, 0.61 and 0.68 s as the 90th of first tokens.
+        breach_wait_s: No prompt waits for prefill much longer than this to spare answers: the
+            price of a breach falls with the shortest queue there, and is zero at this one. Where
+            the pool cannot keep up, decode engines have to help. On 8 + 6 at high load, whole
+            conversation trace, breach_weight 2: 15.3 requests/s are served well at 1 s, 14.8 at
+            3 s, 8.5 without an end.
         load_factor: Nobody takes a request while its promised work is beyond this many times the
             mean, `load_slack_s`, and one whole prompt of this length.
         load_slack_s: A shorter queue is nobody's overload, however short all others are.
@@ -57,7 +64,8 @@ class Weights(msgspec.Struct, frozen=True):
     delay_weight: float = 0.5
     cache_weight: float = 4.0
     inter_token_target_s: float = 0.05
-    breach_weight: float = 2.0
+    breach_weight: float = 1.0
+    breach_wait_s: float = 1.0
     load_factor: float = 2.0
     load_slack_s: float = 1.0
     tie_share: float = 0.02
@@ -102,7 +110,7 @@ class Prices:
         num_tokens: Of the prompt.
         num_answer: Expected of the answer.
         most_held: The longest prefix that anybody holds.
-        can_spare: Whether a prefill destination could spare answers this prompt.
+        breach_weight: See `Weights`; less where no prefill destination could take it soon.
     """
 
     def __init__(
@@ -113,14 +121,14 @@ class Prices:
         weights: Weights,
         now: float,
         *,
-        can_spare: bool,
+        breach_weight: float,
     ) -> None:
         self._load = load
         self._costs = costs
         self._weights = weights
         self._now = now
         self.match = ask.match
-        self.can_spare = can_spare
+        self.breach_weight = breach_weight
         self.num_tokens = max(1, ask.num_prompt_tokens)
         self.num_answer = costs.expected_answer(ask.num_answer_tokens)
         held = max((hit.num_tokens for hit in ask.match.values()), default=0)
@@ -151,12 +159,12 @@ class Prices:
         self, seconds: float, queue_s: float, load: EngineLoad, model: DestinationCost
     ) -> float:
         """Steps beyond the target; where steps already are, what they are made longer by."""
-        if not load.num_decoding or not self.can_spare:
+        if not load.num_decoding or not self.breach_weight:
             return 0.0
         room_s = max(
             self._weights.inter_token_target_s - queue_s, model.pass_s + model.beside_s(load)
         )
-        return self._weights.breach_weight * load.num_decoding * max(0.0, seconds - room_s)
+        return self.breach_weight * load.num_decoding * max(0.0, seconds - room_s)
 
     def decode(self, destination: Destination, load: EngineLoad) -> Decode:
         """The answer written here, from blocks that are here."""
@@ -188,6 +196,13 @@ class Prices:
         num_tokens = self.num_tokens
         model = self._costs.of(destination.key)
         return model.prefill_s(num_tokens, num_tokens * num_tokens * 0.5, load)
+
+
+def breach_weight(weights: Weights, queues: Sequence[float]) -> float:
+    """What a breach weighs where these are the queues of those who could prefill instead."""
+    if not queues:
+        return 0.0
+    return weights.breach_weight * max(0.0, 1.0 - min(queues) / weights.breach_wait_s)
 
 
 def local_terms(prefill: Prefill, decode: Decode) -> Terms:

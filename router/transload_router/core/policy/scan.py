@@ -39,7 +39,7 @@ class Scan:
         last = num_tokens - 1
         answer_weight, delay_weight = weights.answer_weight, weights.delay_weight
         target_s = weights.inter_token_target_s
-        breach_weight = weights.breach_weight if prices.can_spare else 0.0
+        breach_weight = prices.breach_weight
         append = self.computing.append
         for one, quote, queue_s in zip(self.destinations, self.quotes, self.queues, strict=True):
             hit = match.get(one.key)
