@@ -155,6 +155,42 @@ async def test_a_prompt_with_media_has_one_source(exact: KnownFleet) -> None:
     assert again["x-transload-prefill"] == headers["x-transload-prefill"]
 
 
+@pytest.mark.parametrize(
+    "part", [b'"type":"image_url","image_url":{"url":"x"}', b'"ima\\u0067e_url":{"url":"x"}']
+)
+async def test_media_without_a_tokenizer_have_one_source(part: bytes) -> None:
+    messages = b'[{"role":"user","content":[{"type":"text","text":"t"},{%s}]}]' % part
+    async with serve_known(tokenizer=["none"]) as known:
+        answer = await known.fleet.router.client.post(
+            CHAT, content=b'{"model":"%s","messages":%s}' % (MODEL.encode(), messages)
+        )
+        assert answer.status_code == 200
+        for body in bodies(known, Leg.PREFILL) + bodies(known, Leg.DECODE):
+            assert "prompt_token_ids" not in body["kv_transfer_params"]
+            assert "return_token_ids" not in body
+
+
+@pytest.mark.parametrize("text", ["image_url: none", "\u4f60\u597d", '{"file": "x"}', "uuid"])
+async def test_what_only_speaks_of_media_is_text(text: str) -> None:
+    async with serve_known(tokenizer=["none"]) as known:
+        headers = await known.ask(CHAT, {"messages": [{"role": "user", "content": text}]})
+        assert headers[PROMPT] == "no_tokenizer"
+        assert bodies(known, Leg.PREFILL)[0]["return_token_ids"] is True
+
+
+async def test_a_prompt_too_long_to_look_for_media_has_one_source(exact: KnownFleet) -> None:
+    picture = {
+        "type": "image_url",
+        "image_url": {"url": "data:image/png;base64," + "A" * 9_000_000},
+    }
+    messages = [{"role": "user", "content": [{"type": "text", "text": TEXT}, picture]}]
+    headers = await exact.ask(CHAT, {"messages": messages})
+    assert headers[PROMPT] == "not_read"
+    for body in bodies(exact, Leg.PREFILL) + bodies(exact, Leg.DECODE):
+        assert "prompt_token_ids" not in body["kv_transfer_params"]
+        assert "return_token_ids" not in body
+
+
 async def test_clients_own_transfer_parameters_never_reach_an_engine(exact: KnownFleet) -> None:
     lie = {"kv_transfer_params": {"prompt_token_ids": [1, 2, 3]}}
     await exact.ask(CHAT, {"messages": MEDIA, **lie})

@@ -59,6 +59,12 @@ ASKABLE = frozenset(
 )
 # Sources of ids that guide the choice, and that not every engine may be given.
 _GUESSED = frozenset({"router", "unchecked", "engine"})
+# Members of parts that are no text (`renderers/chat_utils.py` @ vLLM 0.32.0), also where escapes
+# spell them.
+_MEDIA = re.compile(
+    rb'"(?:(?:image|audio|video)_(?:url|embeds)|image_pil|input_(?:image|audio)|prompt_embeds|file'
+    rb'|uuid|[a-z_]*\\u00[0-9A-Fa-f]{2}(?:[a-z_]|\\u00[0-9A-Fa-f]{2})*)"\s*:'
+)
 _ENCODER = msgspec.json.Encoder()
 
 
@@ -256,12 +262,13 @@ class Prompts:
             request.prompt_source = "client"
             return
         tokenizer, source = self._tokenizer(identity)
-        if tokenizer is None:
-            request.prompt_source = Reason.NO_TOKENIZER.value
-            return
-        prompt = await tokenizer.tokenize(found, identity, is_heavy=is_heavy)
+        prompt: Prompt | Unknown = Unknown(Reason.NO_TOKENIZER)
+        if tokenizer is not None:
+            prompt = await tokenizer.tokenize(found, identity, is_heavy=is_heavy)
         if isinstance(prompt, Unknown):
-            request.prompt_source = prompt.reason.value
+            # Nobody may have looked into the messages yet.
+            reason = Reason.MEDIA if _may_have_media(request) else prompt.reason
+            request.prompt_source = reason.value
             return
         request.prompt, request.prompt_source = prompt, source
         if source == "router":
@@ -307,6 +314,12 @@ def wants_ids(router: Router, request: GenerateRequest) -> bool:
         and request.endpoint.ids_go != "nowhere"
         and (request.prompt_source in ASKABLE or request.prompt_source in _GUESSED)
     )
+
+
+def _may_have_media(request: GenerateRequest) -> bool:
+    """Whether something beside text may be in a chat: ids must not stand beside it."""
+    messages = request.members.get("messages")
+    return messages is not None and _MEDIA.search(messages) is not None
 
 
 def _read_text(request: GenerateRequest, identity: Identity) -> Text | None:

@@ -59,7 +59,7 @@ async def test_what_is_too_much_is_not_read(body: bytes, threads: list[str]) -> 
     prompts = PromptReader()
     found, is_heavy = await prompts.read("completions", read_members(body), body)
     prompts.close()
-    assert (found, is_heavy) == (Unknown(Reason.TOO_MUCH), True)
+    assert (found, is_heavy) == (Unknown(Reason.NOT_READ), True)
     assert threads == []
 
 
@@ -76,7 +76,7 @@ async def test_who_finds_too_many_waiting_is_turned_away(monkeypatch: pytest.Mon
         asyncio.create_task(prompts.read("completions", members, LONGER_TEXT)) for _ in range(17)
     ]
     try:
-        assert await asked[-1] == (Unknown(Reason.BUSY), True)
+        assert await asked[-1] == (Unknown(Reason.NOT_READ), True)
     finally:
         gate.set()
     assert await asyncio.gather(*asked[:-1]) == [(TextJob("t"), True)] * 16

@@ -42,6 +42,9 @@ class Reason(enum.StrEnum):
     TOO_MUCH = "too_much"
     """More messages, text or template work than the settings allow."""
 
+    NOT_READ = "not_read"
+    """Too long to be looked at here, or too many others wait: there may be media in it, too."""
+
     NO_TOKENIZER = "no_tokenizer"
     BUSY = "busy"
     DEADLINE = "deadline"

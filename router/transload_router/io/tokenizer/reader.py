@@ -50,14 +50,14 @@ class PromptReader:
         if len(body) <= _LIGHT_BYTES:
             return read_prompt(endpoint, members), False
         if len(body) > _MAX_BYTES:
-            return Unknown(Reason.TOO_MUCH), True
+            return Unknown(Reason.NOT_READ), True
         num_marks = sum(map(body.count, (b'"', b"{", b"[")))
         if num_marks > _MAX_MARKS:
-            return Unknown(Reason.TOO_MUCH), True
+            return Unknown(Reason.NOT_READ), True
         if len(body) <= _MAX_INLINE_BYTES and num_marks <= _MAX_INLINE_MARKS:
             return read_prompt(endpoint, members), False
         if self._num_waiting >= _MAX_WAITING:
-            return Unknown(Reason.BUSY), True
+            return Unknown(Reason.NOT_READ), True
         future = asyncio.get_running_loop().run_in_executor(
             self._thread, read_prompt, endpoint, members
         )
