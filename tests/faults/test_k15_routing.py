@@ -10,6 +10,7 @@ import pytest
 
 from support import behaviours
 from support.knowing_engine import (
+    EXPLAIN,
     TOKENIZER,
     KnowingVllm,
     KnownFleet,
@@ -364,6 +365,15 @@ async def test_the_salt_is_part_of_a_prompt() -> None:
         salted = await known.ask(COMPLETIONS, {"prompt": IDS, "cache_salt": "zz"})
         assert (salted[PREDICTED], salted["x-transload-prefill"]) == ("96", "prefill-1")
         assert (await known.ask(COMPLETIONS, {"prompt": IDS}))[PREDICTED] == "0"
+
+
+async def test_a_salt_that_is_no_text_is_the_engines_to_refuse() -> None:
+    async with serve_known() as known:
+        await known.hold("prefill-0", IDS)
+        body = b'{"model":"%s","prompt":[1,2,3],"cache_salt":"\\ud800"}' % MODEL.encode()
+        client = known.fleet.router.client
+        answer = await client.post(COMPLETIONS, content=body, headers=EXPLAIN)
+        assert (answer.status_code, answer.headers[PROMPT]) == (200, "invalid")
 
 
 async def test_the_salt_is_part_of_a_text() -> None:

@@ -81,7 +81,10 @@ def salt_of(members: Members) -> str | None:
         Unreadable: The engine would refuse it.
     """
     salt = text_of(members, "cache_salt")
-    if salt is not None and not 1 <= len(salt) <= 1024:
+    if salt is None:
+        return None
+    # Half a character has no bytes, and so no place in a block's name.
+    if not 1 <= len(salt) <= 1024 or any("\ud800" <= char <= "\udfff" for char in salt):
         raise Unreadable(Reason.INVALID)
     return salt
 
