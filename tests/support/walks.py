@@ -24,8 +24,6 @@ def break_some(fleet: Fleet, chance: random.Random) -> None:
     """Have each engine fail in one way or none, a few times, instead of what it did before."""
     for engine in fleet.engines:
         engine.script.clear()
-        # The router asks it whenever an engine comes back; faults are of requests.
-        engine.by_path["/tokenize"] = engine.default
         leg, fault = chance.choice(FAULTS)
         if fault is not None and (engine in fleet.prefill) == (leg is Leg.PREFILL):
             engine.script.extend([fault] * chance.randrange(4))
