@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from ipaddress import ip_address
 from time import monotonic
 from typing import Any
+from urllib.parse import urlsplit
 
 import msgspec
 from fastapi import APIRouter, Depends, FastAPI, Request, Response
@@ -79,8 +80,20 @@ def check_operator(settings: Settings, headers: Mapping[str, str], client_host: 
         raise Forbidden("/admin through a proxy needs admin_api_key to be set")
     if _FROM_A_PAGE in headers:
         raise Forbidden("/admin from a web page needs admin_api_key to be set")
-    if not _is_loopback(client_host):
+    # A page whose name was made to resolve to this host sends no Origin with its GETs.
+    if not _is_loopback(client_host) or not _names_loopback(headers.get("host")):
         raise Forbidden("/admin from another host needs admin_api_key to be set")
+
+
+def _names_loopback(host: str | None) -> bool:
+    """Whether a Host header, if there is one, is this host's own name for itself."""
+    if host is None:
+        return True
+    try:
+        name = urlsplit(f"//{host}").hostname or ""
+    except ValueError:
+        return False
+    return name == "localhost" or _is_loopback(name)
 
 
 def _is_loopback(host: str) -> bool:

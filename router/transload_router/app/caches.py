@@ -6,7 +6,7 @@ from time import monotonic
 
 import zmq
 
-from transload_router.app.state import Router
+from transload_router.app.state import ONE_RANK, Router
 from transload_router.core.index.hits import DestinationKey
 from transload_router.core.kv_events.events import Event
 from transload_router.core.kv_events.messages import StreamState
@@ -89,10 +89,10 @@ class Caches:
         self._followed[engine.id] = (model, generation, sources)
         if not sources:
             # Its ranks are unknown: only an engine that has some takes the header that names one.
-            router.set_ranks(engine, 1)
+            router.set_ranks(engine, ONE_RANK)
             return
-        # Ranks are numbered from 0; a rank without a publisher is a destination all the same.
-        router.set_ranks(engine, max(source.rank for source in sources) + 1)
+        # A server of several ranks names them all, one of a single rank that one.
+        router.set_ranks(engine, sorted({source.rank for source in sources}))
         for source in sources:
             router.index.add_owner((engine.id, source.rank), model, generation)
         positions = {
@@ -105,7 +105,7 @@ class Caches:
         except zmq.ZMQError as error:
             log.error("KV events of %s cannot be subscribed to: %s", engine.id, error)
             router.index.remove_engine(engine.id)
-            router.set_ranks(engine, 1)
+            router.set_ranks(engine, ONE_RANK)
             return
         log.info("following the KV events of %s: %d publisher(s)", engine.id, len(sources))
 

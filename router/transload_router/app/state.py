@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from time import monotonic
 from urllib.parse import urlsplit
 
@@ -25,6 +25,8 @@ from transload_router.settings import Settings
 
 log = logging.getLogger("transload")
 
+# Of an engine without data parallelism.
+ONE_RANK = (0,)
 # A release takes milliseconds where its engine lives; at the end nothing else is waited for.
 STOP_TIMEOUT_S = 2.0
 
@@ -50,7 +52,7 @@ class Router:
         self.session_header = settings.session_header.lower().encode()
         self._destinations: dict[str, list[Destination]] = {}
         for member in self.fleet.members.values():
-            self.set_ranks(member.engine, 1)
+            self.set_ranks(member.engine, ONE_RANK)
         self.handoff_policy = HandoffPolicy(
             recompute_missing=settings.on_missing_handoff == "recompute",
             local_when_empty=settings.on_empty_prefill == "local",
@@ -163,12 +165,15 @@ class Router:
     def _can_pair(self, prefill: Destination, decode: Destination) -> bool:
         return self.fleet.is_compatible(prefill.engine.id, decode.engine.id)
 
-    def set_ranks(self, engine: Engine, num_ranks: int) -> None:
-        """Say how many data-parallel ranks an engine has; each is a destination of its own."""
+    def set_ranks(self, engine: Engine, ranks: Sequence[int]) -> None:
+        """Say which data-parallel ranks an engine serves; each is a destination of its own.
+
+        A server of one rank alone, whichever it is, is not asked for it.
+        """
         known = self._destinations.get(engine.id, [])
-        if len(known) != num_ranks or known[0].engine is not engine:
-            ranks = [Destination(engine, rank, num_ranks) for rank in range(num_ranks)]
-            self._destinations[engine.id] = ranks
+        if [one.rank for one in known] != list(ranks) or known[0].engine is not engine:
+            named = [Destination(engine, rank, len(ranks)) for rank in ranks]
+            self._destinations[engine.id] = named
             self._is_all_followed = None
 
     def has_other(self, role: Role, model: str | None, avoid: frozenset[str]) -> bool:

@@ -38,7 +38,7 @@ async def serve(
         app.state.router.fleet.mark_up(engine_id, {MODEL: None})
     transport = httpx.ASGITransport(app, client=(peer, 4711))
     async with httpx.AsyncClient(
-        transport=transport, base_url="http://r", verify=False, trust_env=False
+        transport=transport, base_url="http://127.0.0.1", verify=False, trust_env=False
     ) as client:
         yield app, client
 
@@ -62,6 +62,27 @@ def test_others_do_not(host: str | None) -> None:
 def test_a_proxy_or_a_page_on_this_host_is_nobody(name: str) -> None:
     with pytest.raises(Forbidden, match="admin_api_key"):
         check_operator(settings(), {name: "anything"}, "127.0.0.1")
+
+
+@pytest.mark.parametrize(
+    ("name", "passes"),
+    [
+        ("localhost:8000", True),
+        ("127.0.0.1", True),
+        ("[::1]:8000", True),
+        ("evil.example:8000", False),
+        ("10.0.0.1", False),
+        ("", False),
+        ("[::1", False),
+        ("localhost.evil.example", False),
+    ],
+)
+def test_a_name_that_was_bent_to_this_host_is_nobody(name: str, passes: bool) -> None:
+    if passes:
+        check_operator(settings(), {"host": name}, "127.0.0.1")
+        return
+    with pytest.raises(Forbidden, match="admin_api_key"):
+        check_operator(settings(), {"host": name}, "127.0.0.1")
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "10.0.0.1", None])

@@ -67,10 +67,10 @@ async def world() -> AsyncIterator[World]:
 async def test_ranks_become_destinations(world: World) -> None:
     assert world.destinations() == [("prefill-0", 0, 1)]
     world.follow([Source(0, HERE), Source(2, ELSEWHERE)])
-    assert world.destinations() == [("prefill-0", rank, 3) for rank in range(3)]
+    assert world.destinations() == [("prefill-0", 0, 2), ("prefill-0", 2, 2)]
     assert world.router.index.owners() == [("prefill-0", 0), ("prefill-0", 2)]
-    world.follow([Source(0, HERE)])
-    assert world.destinations() == [("prefill-0", 0, 1)]
+    world.follow([Source(3, HERE)])
+    assert world.destinations() == [("prefill-0", 3, 1)]
     world.follow([Source(0, HERE), Source(1, ELSEWHERE)])
     world.follow([])
     assert world.destinations() == [("prefill-0", 0, 1)]

@@ -89,14 +89,15 @@ def test_prefill_is_in_view_only_where_it_may_take_a_leg() -> None:
 def test_ranks_are_destinations_of_their_own() -> None:
     router = Router(settings())
     engine = router.fleet.engine("decode-0")
-    router.set_ranks(engine, 2)
+    router.set_ranks(engine, [0, 1])
     keys = [one.key for one in router.view(ALONE, frozenset()).decode]
     assert keys == [("decode-0", 0), ("decode-0", 1), ("decode-1", 0)]
     before = router.view(ALONE, frozenset()).decode[0]
-    router.set_ranks(engine, 2)
+    router.set_ranks(engine, [0, 1])
     assert router.view(ALONE, frozenset()).decode[0] is before
-    router.set_ranks(engine, 1)
-    assert len(router.view(ALONE, frozenset()).decode) == 2
+    router.set_ranks(engine, [3])
+    (alone, _other) = router.view(ALONE, frozenset()).decode
+    assert (alone.key, alone.num_ranks) == (("decode-0", 3), 1)
 
 
 def test_only_where_nobody_listens_an_engine_is_down() -> None:
