@@ -14,6 +14,10 @@ What is measured:
     - *Memory*: resident bytes of the process per block after a million blocks of one owner; and
       per holder of shared blocks.
     - *Predict*: one prompt of 8k tokens claimed, and its share of expiring.
+    - *Worst apply*: the longest that one event of 32 new blocks keeps the event loop, while an
+      index fills up. Engines of 50,000 blocks are the usual; one engine with all of them shows what
+      its own dict of names costs, which is in one part. *Worst predict*: the same of a claim of 512
+      keys, until as many are claimed as may be. The collector is off here, too.
 """
 
 import argparse
@@ -31,6 +35,7 @@ import msgspec
 
 from transload_router.core.index.index import Index
 from transload_router.core.index.keys import Identity
+from transload_router.core.index.predictions import MAX_CLAIMED_KEYS
 from transload_router.core.kv_events.decode import decode_batch
 from transload_router.core.kv_events.events import BlockHash, Event, Removed, Stored
 from transload_router.core.prompt import Prompt, pack_tokens
@@ -272,6 +277,54 @@ def clears(repeats: int) -> Iterator[Figure]:
     yield figure("a slice of sweeping (2048 blocks)", "ms", slices)
 
 
+def filling(num_engines: int, num_blocks: int) -> Iterator[float]:
+    """CPU seconds of each event that brings new blocks to one engine after the other."""
+    index = fleet(num_engines)
+    chance = random.Random(9)
+    tokens = [chance.randrange(150_000) for _ in range(BLOCKS_PER_EVENT * BLOCK_SIZE)]
+    clock = time.process_time
+    for number in range(num_blocks // BLOCKS_PER_EVENT):
+        names: list[BlockHash] = [chance.getrandbits(64) for _ in range(BLOCKS_PER_EVENT)]
+        # The first token makes all keys after it others.
+        event = Stored(names, None, [number, *tokens[1:]], BLOCK_SIZE)
+        dest_key = (f"e{number % num_engines}", 0)
+        start = clock()
+        index.apply(dest_key, 0, event)
+        yield clock() - start
+
+
+def claiming() -> Iterator[float]:
+    """CPU seconds of each claim, until there is no room for more."""
+    index = fleet(64)
+    chance = random.Random(10)
+    tokens = [chance.randrange(150_000) for _ in range(8192)]
+    clock = time.process_time
+    for number in range(MAX_CLAIMED_KEYS * BLOCK_SIZE // len(tokens)):
+        prompt = Prompt(Identity(MODEL), pack_tokens([number, *tokens[1:]]))
+        prompt.keys(BLOCK_SIZE)
+        start = clock()
+        index.predict((f"e{number % 64}", 0), prompt, 0.0, 5.0)
+        yield clock() - start
+
+
+def worst_ms(spent: Iterator[float]) -> float:
+    """Milliseconds of the longest, with the collector out of the way."""
+    gc.collect()
+    gc.disable()
+    worst = max(spent)
+    gc.enable()
+    return 1e3 * worst
+
+
+def stalls(repeats: int) -> Iterator[Figure]:
+    """The longest that the event loop waits for one call."""
+    for num_engines, num_blocks in ((20, 1_000_000), (80, 4_000_000), (1, 1_000_000)):
+        worst = [worst_ms(filling(num_engines, num_blocks)) for _ in range(repeats)]
+        engines = f"{num_engines} engines" if num_engines > 1 else "one engine"
+        yield figure(f"worst apply, {num_blocks // 1_000_000}M blocks, {engines}", "ms", worst)
+    yield figure("worst predict, 64 engines", "ms", [worst_ms(claiming()) for _ in range(repeats)])
+
+
 def row(one: Figure) -> str:
     """A line of the table."""
     spread = f"{one.lowest:,.1f}-{one.highest:,.1f}"
@@ -292,6 +345,7 @@ def main() -> None:
         memory(8 * arguments.events),
         predictions(arguments.repeats),
         clears(arguments.repeats),
+        stalls(arguments.repeats),
     ):
         for one in part:
             print(row(one), flush=True)

@@ -109,7 +109,7 @@ def test_removals_leave_nothing() -> None:
         index.apply(ENGINE, 0, Removed([base + 3, base + 4, base + 5]))
         index.apply(ENGINE, 0, Removed([base + 1], medium=CPU))
     assert index.num_blocks == 0
-    assert all(not table for table in index._holders.tables.values())
+    assert not any(part for table in index._holders.tables.values() for part in table)
     check_structure(index)
 
 

@@ -5,6 +5,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from support.index_table import whole
 from transload_router.core.index.index import Index
 from transload_router.core.index.keys import Identity
 from transload_router.core.kv_events.events import GPU, BlockHash, Stored
@@ -203,7 +204,7 @@ def check_structure(index: Index) -> None:
         num_blocks += len(names)
         for key in names.values():
             expected[place][key] = expected[place].get(key, 0) | bit
-    assert holders.tables == expected
+    assert {place: whole(table) for place, table in holders.tables.items()} == expected
     assert holders.num_blocks == num_blocks
     assert holders._users == users
     live = [owner.slot.bit for owner in index._owners.values()]
@@ -230,7 +231,7 @@ def check_predictions(index: Index) -> None:
             assert claim.is_live
             assert claim.claims is claims
             expected[key] = expected.get(key, 0) | bit
-    assert predictions.table == expected
+    assert whole(predictions.table) == expected
     assert predictions.num_keys == sum(len(one.last) for one in predictions._owners.values())
     assert predictions.num_claims == sum(len(o.awaited) for o in predictions._owners.values())
     assert predictions.claimants == sum(predictions._owners)

@@ -17,8 +17,8 @@ import heapq
 from collections import deque
 from collections.abc import Iterable
 
-# Key to mask of slots.
-Table = dict[int, int]
+from transload_router.core.index.table import PART_SHIFT, Table, new_table
+
 # Medium (upper case) and cache group.
 Place = tuple[str, int]
 
@@ -92,16 +92,19 @@ class Holders:
     def open(self, place: Place) -> Table:
         """The table of a place, for one more pool."""
         self._users[place] = self._users.get(place, 0) + 1
-        return self.tables.setdefault(place, {})
+        table = self.tables.get(place)
+        if table is None:
+            table = self.tables[place] = new_table()
+        return table
 
     def join(self, table: Table, keys: list[int], slot: Slot) -> None:
         """Set the slot's bit on keys that do not have it."""
         bit, joined = slot.bit, slot.joined
-        get = table.get
         for key in keys:
-            mask = get(key)
+            part = table[key >> PART_SHIFT]
+            mask = part.get(key)
             if mask is None:
-                table[key] = bit
+                part[key] = bit
                 continue
             wider = joined.get(mask)
             if wider is None:
@@ -109,25 +112,26 @@ class Holders:
                     joined.clear()
                 wider = self._shared(mask | bit)
                 joined[mask] = wider
-            table[key] = wider
+            part[key] = wider
 
     def leave(self, table: Table, key: int, bit: int) -> None:
         """Clear a bit on a key; one that is not set is no fault (two names, one key)."""
-        mask = table.get(key, 0)
+        part = table[key >> PART_SHIFT]
+        mask = part.get(key, 0)
         if mask == bit:
-            del table[key]
+            del part[key]
         elif mask & bit:
-            table[key] = self._shared(mask ^ bit)
+            part[key] = self._shared(mask ^ bit)
 
     def leave_all(self, table: Table, keys: Iterable[int], bit: int) -> None:
         """Clear a bit on keys; see `leave`."""
-        get = table.get
         for key in keys:
-            mask = get(key, 0)
+            part = table[key >> PART_SHIFT]
+            mask = part.get(key, 0)
             if mask == bit:
-                del table[key]
+                del part[key]
             elif mask & bit:
-                table[key] = self._shared(mask ^ bit)
+                part[key] = self._shared(mask ^ bit)
 
     def retire(self, slot: Slot, pools: list[tuple[Place, dict[int | bytes, int]]]) -> None:
         """Give a slot up with the names of all its pools, which belong to the sweep from now on."""

@@ -9,9 +9,10 @@ tiers hold.
 import math
 from collections.abc import Mapping, Sequence
 
-from transload_router.core.index.holders import Place, Table
+from transload_router.core.index.holders import Place
 from transload_router.core.index.owner import Group, Layout
 from transload_router.core.index.predictions import Predictions
+from transload_router.core.index.table import PART_SHIFT, Table, new_table
 from transload_router.core.index.walk import (
     Reach,
     claimed_onward,
@@ -26,7 +27,7 @@ Tables = Mapping[Place, Table]
 # Owners by the number of tokens they reach; masks are disjoint, owners in none reach none.
 TokenReach = list[tuple[int, int]]
 
-_NO_TABLE: Table = {}
+_NO_TABLE = new_table()
 
 
 class Reached:
@@ -172,8 +173,8 @@ def _hybrid(
 
 
 def _holders(table: Table, group: Group, prompt: Prompt, top: int) -> list[int]:
-    get = table.get
-    return [get(key, 0) for key in prompt.keys(group.block_size)[: top // group.block_size]]
+    keys = prompt.keys(group.block_size)[: top // group.block_size]
+    return [table[key >> PART_SHIFT].get(key, 0) for key in keys]
 
 
 def _united(one: Sequence[int], other: Sequence[int]) -> list[int]:

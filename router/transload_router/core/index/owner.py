@@ -8,8 +8,9 @@ and for a while after the block is gone.
 from dataclasses import dataclass
 
 from transload_router.core.index.hits import DestinationKey
-from transload_router.core.index.holders import Holders, Place, Slot, Table
+from transload_router.core.index.holders import Holders, Place, Slot
 from transload_router.core.index.keys import Identity, root_key
+from transload_router.core.index.table import Table
 from transload_router.core.kv_events.events import GPU, BlockHash, Stored
 from transload_router.core.kv_events.messages import SnapshotLoaded
 

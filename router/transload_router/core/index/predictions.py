@@ -13,7 +13,7 @@ Theory of operation:
 import heapq
 from collections.abc import Iterable, Sequence
 
-from transload_router.core.index.holders import Table
+from transload_router.core.index.table import PART_SHIFT, Table, new_table
 
 # Keys under claims at most, over all owners: a hundred bytes each. At 512 keys a request and one
 # second of delay it stands for 500 requests a second without a shared token.
@@ -73,7 +73,7 @@ class Predictions:
     )
 
     def __init__(self) -> None:
-        self.table: Table = {}
+        self.table: Table = new_table()
         self.claimants = 0
         self.num_claims = 0
         self.num_keys = 0
@@ -108,19 +108,22 @@ class Predictions:
     def _take(self, claims: Claims, claim: Claim) -> None:
         table, last, bit, deadline_s = self.table, claims.last, claims.bit, claim.deadline_s
         keys = claim.keys
-        if last.keys().isdisjoint(keys) and table.keys().isdisjoint(keys):
-            table.update(dict.fromkeys(keys, bit))
+        if last.keys().isdisjoint(keys):
+            new = keys
             last.update(dict.fromkeys(keys, claim))
-            self.num_keys += len(keys)
-            return
-        for key in keys:
-            holder = last.get(key)
-            if holder is None:
-                table[key] = table.get(key, 0) | bit
-                self.num_keys += 1
-                last[key] = claim
-            elif holder.deadline_s <= deadline_s:
-                last[key] = claim
+        else:
+            new = []
+            for key in keys:
+                holder = last.get(key)
+                if holder is None:
+                    new.append(key)
+                    last[key] = claim
+                elif holder.deadline_s <= deadline_s:
+                    last[key] = claim
+        for key in new:
+            part = table[key >> PART_SHIFT]
+            part[key] = part.get(key, 0) | bit
+        self.num_keys += len(new)
 
     def settle(self, bit: int, keys: Iterable[int]) -> None:
         """Events have told of these keys."""
@@ -157,11 +160,12 @@ class Predictions:
         mine = [key for key in claim.keys if last.get(key) is claim]
         for key in mine:
             del last[key]
-            mask = table[key]
+            part = table[key >> PART_SHIFT]
+            mask = part[key]
             if mask == bit:
-                del table[key]
+                del part[key]
             else:
-                table[key] = mask ^ bit
+                part[key] = mask ^ bit
         self.num_keys -= len(mine)
         claim.keys = []
         if not claims.awaited:

@@ -7,7 +7,7 @@ disjoint masks: those owners' first so many blocks can be loaded. Owners in no e
 from collections.abc import Sequence
 from itertools import islice
 
-from transload_router.core.index.holders import Table
+from transload_router.core.index.table import PART_SHIFT, Table
 
 Reach = list[tuple[int, int]]
 
@@ -15,16 +15,20 @@ Reach = list[tuple[int, int]]
 def held_prefix(table: Table, keys: Sequence[int], owners: int, num_blocks: int) -> Reach:
     """How many of the first blocks each owner holds without a gap."""
     reach: Reach = []
-    get = table.get
+    last = None
     count = 0
     for key in islice(keys, num_blocks):
-        holders = get(key, 0) & owners
-        if holders != owners:
-            if count:
-                reach.append((owners ^ holders, count))
-            if not holders:
-                return reach
-            owners = holders
+        mask = table[key >> PART_SHIFT].get(key, 0)
+        # Equal masks are mostly one object; what follows has been done for that.
+        if mask is not last:
+            last = mask
+            holders = mask & owners
+            if holders != owners:
+                if count:
+                    reach.append((owners ^ holders, count))
+                if not holders:
+                    return reach
+                owners = holders
         count += 1
     if count:
         reach.append((owners, count))
@@ -42,7 +46,7 @@ def held_onward(
         starts: Owners by number of blocks that they need not look for; 0 is allowed.
         num_blocks: How many of the blocks count.
     """
-    get, others = tables[0].get, [table.get for table in tables[1:]]
+    first, others = tables[0], tables[1:]
     pending = sorted(starts, key=lambda entry: entry[1], reverse=True)
     reach: Reach = []
     walking = 0
@@ -51,9 +55,10 @@ def held_onward(
         while pending and pending[-1][1] <= index:
             walking |= pending.pop()[0]
         key = keys[index]
-        holders = get(key, 0)
+        part = key >> PART_SHIFT
+        holders = first[part].get(key, 0)
         for other in others:
-            holders |= other(key, 0)
+            holders |= other[part].get(key, 0)
         holders &= walking
         if holders != walking:
             if index:
@@ -77,12 +82,13 @@ def claimed_onward(claimed: Table, keys: Sequence[int], starts: Reach, num_block
     A claim is on a prompt's first keys without a gap, so where it stands on one key it stands on
     those before, or events have told of them.
     """
-    get = claimed.get
     reach: Reach = []
     # Owners that claim the block at `low - 1`, or need not, and not the one at `high`.
     ranges = []
     for mask, start in starts:
-        ahead = get(keys[start], 0) & mask if start < num_blocks else 0
+        ahead = 0
+        if start < num_blocks:
+            ahead = claimed[keys[start] >> PART_SHIFT].get(keys[start], 0) & mask
         if ahead:
             ranges.append((ahead, start + 1, num_blocks))
         if mask ^ ahead and start:
@@ -93,7 +99,7 @@ def claimed_onward(claimed: Table, keys: Sequence[int], starts: Reach, num_block
             reach.append((mask, low))
             continue
         middle = (low + high) // 2
-        ahead = get(keys[middle], 0) & mask
+        ahead = claimed[keys[middle] >> PART_SHIFT].get(keys[middle], 0) & mask
         if ahead:
             ranges.append((ahead, middle + 1, high))
         if mask ^ ahead:
