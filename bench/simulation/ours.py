@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from simulation.fleet import Fleet, Flight
 from simulation.trace import BLOCK_TOKENS, Request
 from transload_router.core.index.approximate import ApproximateIndex, Text
-from transload_router.core.index.hits import DestinationKey, Match
+from transload_router.core.index.hits import Match
 from transload_router.core.index.index import Index
 from transload_router.core.index.keys import Identity
 from transload_router.core.kv_events.events import Removed, Stored
@@ -18,7 +18,7 @@ from transload_router.core.policy.pricing import Weights
 from transload_router.core.policy.types import Ask, Destination, FleetView
 from transload_router.core.prompt import Prompt
 from transload_router.core.routing import Choice, Routing
-from transload_router.core.types import Address, Engine, Role
+from transload_router.core.types import Address, DestinationKey, Engine, Role
 
 IDENTITY = Identity("simulated")
 

@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 from support.destinations import ask, destination, pool
 from transload_router.core.cost import CostModel
 from transload_router.core.index.hits import Hit
-from transload_router.core.load import DestinationKey, Load
+from transload_router.core.load import Load
 from transload_router.core.policy import POLICIES, CostPolicy, Weights, make_policy
 from transload_router.core.policy.types import Ask, Destination, FleetView
+from transload_router.core.types import DestinationKey
 
 NAMES = [one.key[0] for one in chain(pool("p", 4), pool("d", 4))]
 # Per engine: prompts waiting, tokens each; answers being written; tokens held of the prompt.

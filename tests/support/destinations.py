@@ -3,9 +3,8 @@
 from collections.abc import Callable, Mapping
 
 from transload_router.core.index.hits import Hit
-from transload_router.core.load import DestinationKey
 from transload_router.core.policy.types import Ask, Destination, FleetView
-from transload_router.core.types import Address, Engine, Role
+from transload_router.core.types import Address, DestinationKey, Engine, Role
 
 PREFILL, DECODE = Role.PREFILL, Role.DECODE
 

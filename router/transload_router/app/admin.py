@@ -39,9 +39,8 @@ from transload_router.core.bodies.members import (
     read_str,
 )
 from transload_router.core.kv_events.messages import StreamState
-from transload_router.core.load import DestinationKey
 from transload_router.core.membership import Health
-from transload_router.core.types import Engine
+from transload_router.core.types import DestinationKey, Engine
 from transload_router.errors import (
     BadRequest,
     BodyTooLarge,

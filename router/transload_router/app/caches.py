@@ -7,10 +7,10 @@ from time import monotonic
 import zmq
 
 from transload_router.app.state import ONE_RANK, Router
-from transload_router.core.index.hits import DestinationKey
 from transload_router.core.kv_events.events import Event
 from transload_router.core.kv_events.messages import StreamState
 from transload_router.core.membership import Member
+from transload_router.core.types import DestinationKey
 from transload_router.io.events import BadSources, EventSubscriber, Source, named_source
 
 log = logging.getLogger("transload")

@@ -6,9 +6,9 @@ from transload_router.app.request import GenerateRequest
 from transload_router.app.state import Router
 from transload_router.core.index.approximate import CHUNK_BYTES
 from transload_router.core.index.hits import Match
-from transload_router.core.load import DestinationKey
 from transload_router.core.policy import Ask, Destination
 from transload_router.core.routing import Choice
+from transload_router.core.types import DestinationKey
 
 # A prompt's affinity is the key of the block that ends about here: behind system prompts that
 # everybody shares, before what makes each turn of a conversation different. The second 512-token

@@ -8,10 +8,9 @@ from transload_router.app.choosing import expect_blocks, make_ask
 from transload_router.app.request import GenerateRequest
 from transload_router.app.state import Router
 from transload_router.core import handoff as machine
-from transload_router.core.load import DestinationKey
 from transload_router.core.policy import Destination
 from transload_router.core.routing import Choice
-from transload_router.core.types import Engine, Role
+from transload_router.core.types import DestinationKey, Engine, Role
 from transload_router.errors import (
     EngineError,
     EngineReset,

@@ -14,11 +14,10 @@ from transload_router.core.handoff import HandoffPolicy
 from transload_router.core.index.approximate import ApproximateIndex
 from transload_router.core.index.index import Index
 from transload_router.core.kv_events.messages import SnapshotLoaded, StreamState
-from transload_router.core.load import DestinationKey
 from transload_router.core.membership import Fleet, Health
 from transload_router.core.policy import Ask, Chance, Destination, FleetView
 from transload_router.core.routing import Choice, Routing
-from transload_router.core.types import Address, Engine, Role
+from transload_router.core.types import Address, DestinationKey, Engine, Role
 from transload_router.errors import EngineUnreachable
 from transload_router.io.upstream import Timeouts, Upstream
 from transload_router.settings import Settings

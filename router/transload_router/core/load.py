@@ -12,10 +12,7 @@ it counts as decoding from `prefilled` on, too, and until then as promised.
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from transload_router.core.types import Engine
-
-# Engine id and data-parallel rank; rank 0 for engines without ranks.
-DestinationKey = tuple[str, int]
+from transload_router.core.types import DestinationKey, Engine
 
 
 @dataclass(slots=True)

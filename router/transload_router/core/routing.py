@@ -30,11 +30,14 @@ from transload_router.core.policy.types import (
     Row,
 )
 
-# Weight of the newest error in the running means.
+# Weight of the newest error in the running means: the last 50 requests. Chosen for reading, no
+# decision depends on it.
 NEWS = 0.02
-# Shorter answers say little of a step: their first tokens come with what else happens then.
+# Shorter answers say little of a step: their first tokens come with what else happens then. Chosen,
+# not tuned: in a production trace of chats 96 % of answers have as many.
 MIN_ANSWER = 8
-# However much others' prefills are thought to have taken, this share of a span was steps.
+# However much others' prefills are thought to have taken, this share of a span was steps. A guard
+# against an estimate that is off; not tuned.
 MIN_OWN_SHARE = 0.2
 
 

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 
 # Names in lower case, in the order they came; a name may stand more than once.
 Headers = list[tuple[bytes, bytes]]
+# Engine id and data-parallel rank; rank 0 for engines without ranks.
+DestinationKey = tuple[str, int]
 
 
 class Role(enum.StrEnum):

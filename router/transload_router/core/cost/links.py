@@ -5,7 +5,7 @@ thought to be like the mean of what its two ends do with others, and those like 
 """
 
 from transload_router.core.cost.regression import Regression, Vector, dot
-from transload_router.core.load import DestinationKey
+from transload_router.core.types import DestinationKey
 
 Pair = tuple[DestinationKey, DestinationKey]
 Link = tuple[float, float]

@@ -8,7 +8,8 @@ from transload_router.core.cost.destination import (
 )
 from transload_router.core.cost.links import Links
 from transload_router.core.cost.regression import Regression, Vector, dot
-from transload_router.core.load import DestinationKey, EngineLoad, Reservation
+from transload_router.core.load import EngineLoad, Reservation
+from transload_router.core.types import DestinationKey
 
 # Before anything is measured, the order of an 8B model in 16 bits on one data-centre GPU: 10,000
 # prompt tokens a second, attention as costly as the rest at 30,000 tokens of context; 8 ms a step

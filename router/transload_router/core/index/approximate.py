@@ -9,10 +9,11 @@ from collections import OrderedDict
 
 import xxhash
 
-from transload_router.core.index.hits import DestinationKey, Hit, Match
+from transload_router.core.index.hits import Hit, Match
 from transload_router.core.index.holders import Holders, Slot
 from transload_router.core.index.keys import Identity, root_key
 from transload_router.core.index.walk import held_prefix
+from transload_router.core.types import DestinationKey
 
 # Bytes of a chunk: about four blocks of 16 tokens of English. Finer costs memory, coarser loses
 # up to a chunk of each hit.

@@ -2,8 +2,7 @@
 
 from typing import NamedTuple
 
-# (engine id, data-parallel rank); rank 0 for engines without ranks.
-DestinationKey = tuple[str, int]
+from transload_router.core.types import DestinationKey
 
 
 class Hit(NamedTuple):

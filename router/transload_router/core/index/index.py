@@ -17,7 +17,7 @@ import msgspec
 
 from transload_router.core.index import snapshot
 from transload_router.core.index.families import Families
-from transload_router.core.index.hits import DestinationKey, Hit, Match
+from transload_router.core.index.hits import Hit, Match
 from transload_router.core.index.holders import Holders
 from transload_router.core.index.intake import Intake
 from transload_router.core.index.matching import Reached, TokenReach, reach
@@ -26,6 +26,7 @@ from transload_router.core.index.predictions import Predictions
 from transload_router.core.kv_events.events import Event, Removed, Stored
 from transload_router.core.kv_events.messages import SnapshotLoaded
 from transload_router.core.prompt import Prompt
+from transload_router.core.types import DestinationKey
 
 # Retired keys swept with each event beside as many as it brought, and with each `expire`: a
 # slice costs 0.2 and 1.7 ms (bench/index.py), and sweeping outruns what comes in.

@@ -7,12 +7,12 @@ and for a while after the block is gone.
 
 from dataclasses import dataclass
 
-from transload_router.core.index.hits import DestinationKey
 from transload_router.core.index.holders import Holders, Place, Slot
 from transload_router.core.index.keys import Identity, root_key
 from transload_router.core.index.table import Table
 from transload_router.core.kv_events.events import GPU, BlockHash, Stored
 from transload_router.core.kv_events.messages import SnapshotLoaded
+from transload_router.core.types import DestinationKey
 
 # Names of gone blocks kept per owner and block size, twice this at most. A lower tier announces a
 # block by its name alone, up to a transfer after the GPU gave it away: some seconds at a few

@@ -17,11 +17,11 @@ from typing import Annotated
 import msgspec
 import xxhash
 
-from transload_router.core.index.hits import DestinationKey
 from transload_router.core.index.holders import Holders
 from transload_router.core.index.owner import MAX_ADAPTERS, MAX_POOLS, Group, Owner, Pool
 from transload_router.core.kv_events.events import BlockHash
 from transload_router.core.kv_events.messages import SnapshotLoaded
+from transload_router.core.types import DestinationKey
 
 _HEAD = struct.Struct("<16sIQ")
 _MAGIC = b"transload-index\x00"

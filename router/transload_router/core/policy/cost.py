@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from msgspec.structs import replace
 
 from transload_router.core.cost import CostModel
-from transload_router.core.load import DestinationKey, Load
+from transload_router.core.load import Load
 from transload_router.core.policy.pricing import (
     Prices,
     Weights,
@@ -26,6 +26,7 @@ from transload_router.core.policy.types import (
     Row,
     Terms,
 )
+from transload_router.core.types import DestinationKey
 
 
 class CostPolicy:

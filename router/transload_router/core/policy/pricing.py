@@ -23,8 +23,9 @@ from collections.abc import Sequence
 import msgspec
 
 from transload_router.core.cost import CostModel, DestinationCost
-from transload_router.core.load import DestinationKey, EngineLoad, Load
+from transload_router.core.load import EngineLoad, Load
 from transload_router.core.policy.types import Ask, Destination, Terms
+from transload_router.core.types import DestinationKey
 
 
 class Weights(msgspec.Struct, frozen=True):

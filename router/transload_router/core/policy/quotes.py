@@ -8,9 +8,9 @@ two; the rest are quoted from here.
 from collections.abc import Sequence
 
 from transload_router.core.cost import CostModel, DestinationCost
-from transload_router.core.load import DestinationKey, EngineLoad, Load
+from transload_router.core.load import EngineLoad, Load
 from transload_router.core.policy.types import Destination
-from transload_router.core.types import Engine
+from transload_router.core.types import DestinationKey, Engine
 
 
 class Quote:

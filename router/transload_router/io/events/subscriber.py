@@ -8,7 +8,8 @@ from collections.abc import Iterable, Mapping
 import zmq
 
 from transload_router.core.kv_events.messages import SnapshotLoaded, StreamState
-from transload_router.io.events.feed import Feed, Key, Limits, Sink
+from transload_router.core.types import DestinationKey
+from transload_router.io.events.feed import Feed, Limits, Sink
 from transload_router.io.events.sources import Source
 
 
@@ -67,7 +68,7 @@ class EventSubscriber:
             raise
         return True
 
-    def _feed(self, key: Key, source: Source) -> Feed:
+    def _feed(self, key: DestinationKey, source: Source) -> Feed:
         if self._context is None:
             self._context = zmq.Context()
         return Feed(key, source, self._sink, self._limits, self._context, self._wake)
@@ -78,13 +79,13 @@ class EventSubscriber:
         if present is not None and present[0] <= generation:
             self._drop(engine_id)
 
-    def states(self) -> dict[Key, StreamState]:
+    def states(self) -> dict[DestinationKey, StreamState]:
         """Of every stream."""
         return {
             feed.key: feed.stream.state for _, feeds in self._engines.values() for feed in feeds
         }
 
-    def positions(self) -> dict[Key, SnapshotLoaded]:
+    def positions(self) -> dict[DestinationKey, SnapshotLoaded]:
         """Of streams of whose blocks a snapshot may be taken now."""
         found = {}
         for _, feeds in self._engines.values():
