@@ -119,7 +119,6 @@ class Forward:
                 num_prompt_tokens=max(1, len(body) // 4),
                 may_split=False,
                 is_exact=False,
-                is_prompt=False,
             )
             choice = self._router.choose(ask, avoid, only)
             if choice is None:

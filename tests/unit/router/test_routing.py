@@ -53,15 +53,6 @@ def test_a_split_request_through_its_life() -> None:
     assert one.accuracy.measured_s == pytest.approx(0.8)
 
 
-def test_what_is_no_prompt_says_nothing_of_hits() -> None:
-    one = routing()
-    before = one.costs.hit_share
-    chosen(one, view(1, 1), 1.0, may_split=False, is_prompt=False)
-    assert one.costs.hit_share == before
-    chosen(one, view(1, 1), 1.0, may_split=False)
-    assert one.costs.hit_share != before
-
-
 def test_a_local_request_prefills_where_it_decodes() -> None:
     one = routing()
     choice = chosen(one, view(1, 1), 1.0, may_split=False)

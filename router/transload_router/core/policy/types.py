@@ -69,7 +69,6 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
             Sends a prompt that nobody holds to the same destination as its siblings.
         match: What destinations hold; those without a hit may be left out.
         is_exact: Whether the prompt is known as token ids.
-        is_prompt: Whether it is a prompt at all, and not some other request to one engine.
         handoff_from: Who has computed the prompt already, where only decode is wanted.
     """
 
@@ -81,7 +80,6 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     affinity: int | None = None
     match: Match = msgspec.field(default_factory=dict)
     is_exact: bool = True
-    is_prompt: bool = True
     handoff_from: DestinationKey | None = None
 
 
