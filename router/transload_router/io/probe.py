@@ -35,6 +35,10 @@ _LOADED = re.compile(
 
 # Answers to probes are read whole, and parsed on the loop; a page of metrics is the longest.
 MAX_ANSWER_BYTES = 4 << 20
+# Questions of one round share a connection; the next round opens its own. uvicorn closes idle ones
+# after 5 s, the usual time between rounds, and a probe that falls on a closing one would take a
+# healthy engine for a dead one.
+MAX_IDLE_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +87,7 @@ class Prober:
         self._client = httpx.AsyncClient(
             headers={"accept-encoding": "identity"},
             timeout=timeout_s,
+            limits=httpx.Limits(keepalive_expiry=MAX_IDLE_S),
             trust_env=False,
             verify=_tls_context(),
         )
