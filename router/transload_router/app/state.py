@@ -15,7 +15,7 @@ from transload_router.core.index.approximate import ApproximateIndex
 from transload_router.core.index.index import Index
 from transload_router.core.kv_events.messages import SnapshotLoaded, StreamState
 from transload_router.core.membership import Fleet, Health
-from transload_router.core.policy import Ask, Chance, Destination, FleetView
+from transload_router.core.policy import Ask, Chance, Destination, FleetView, Weights
 from transload_router.core.routing import Choice, Routing
 from transload_router.core.types import Address, DestinationKey, Engine, Role
 from transload_router.errors import EngineUnreachable
@@ -40,7 +40,8 @@ class Router:
             for index, url in enumerate(urls):
                 self.fleet.add(Engine(f"{role}-{index}", role, parse_address(url)))
         self.chance: Chance = random.random
-        self.routing = Routing(self.chance, settings.policy)
+        weights = Weights(inter_token_target_s=settings.inter_token_target_s)
+        self.routing = Routing(self.chance, settings.policy, weights)
         self.load = self.routing.load
         self.index = Index(settings.index_max_blocks)
         self.texts = ApproximateIndex()

@@ -197,6 +197,11 @@ class Settings(BaseSettings):
         description="How engines are chosen: predicted cost, fewest reserved tokens, in turn, "
         "longest cached prefix, by session, or by chance.",
     )
+    inter_token_target_s: Seconds = Field(
+        0.05,
+        description="Seconds between two tokens of an answer that prompts read by decode itself "
+        "should not exceed, while prefill engines have time for them (policy cost).",
+    )
     session_header: str = Field(
         "x-session-id",
         pattern=r"^[!#$%&'*+.^_`|~0-9A-Za-z-]+$",

@@ -86,6 +86,12 @@ def test_prefill_is_in_view_only_where_it_may_take_a_leg() -> None:
     assert prefills(BOTH, frozenset({"prefill-0"})) == []
 
 
+def test_the_target_between_tokens_reaches_the_policy() -> None:
+    router = Router(settings(inter_token_target_s=0.02))
+    assert router.routing.weights is not None
+    assert router.routing.weights.inter_token_target_s == 0.02
+
+
 def test_ranks_are_destinations_of_their_own() -> None:
     router = Router(settings())
     engine = router.fleet.engine("decode-0")
