@@ -41,7 +41,7 @@ class Learning:
         reason = choice.decision.reason
         self._router.metrics.decisions.add(reason.value)
         if reason is not Reason.HANDED_OFF:
-            source = choice.decision.prefill or choice.decision.decode
+            source = choice.decision.reader
             self._is_followed = self._router.is_followed(source.key)
             self._cause = self._find_cause(choice)
             self.num_cached_tokens = None
@@ -67,7 +67,7 @@ class Learning:
                 # Whoever came later may have been served first.
                 cause = self._find_cause(choice)
             metrics.prediction_errors.add(cause, amount=abs(num_tokens - predicted))
-        source = decision.prefill or decision.decode
+        source = decision.reader
         is_told = self._router.streams.get(source.key) is StreamState.EXACT
         if num_tokens > predicted and self._request.prompt is not None and not is_told:
             self._router.index.predict(
@@ -95,7 +95,7 @@ class Learning:
 
     def _find_cause(self, choice: Choice) -> str:
         """What a wrong prediction of this choice would be due to; the first that applies."""
-        source = choice.decision.prefill or choice.decision.decode
+        source = choice.decision.reader
         if self.basis == "text":
             return "estimated"
         if self._router.streams.get(source.key) is not StreamState.EXACT:

@@ -84,7 +84,9 @@ class Legs:
             self._legs[Role.DECODE] = Leg(decision.decode)
             if decision.prefill is not None:
                 self._legs[Role.PREFILL] = Leg(decision.prefill)
-            expect_blocks(self._router, self._request, decision.prefill or decision.decode, choice)
+            if source is None:
+                # A handoff's blocks are expected of decode when they are sent.
+                expect_blocks(self._router, self._request, decision.reader, choice)
         return choice
 
     def note_prefilled(self) -> None:

@@ -144,6 +144,11 @@ class Decision(msgspec.Struct, frozen=True):
     reason: Reason
     predicted: Terms
 
+    @property
+    def reader(self) -> Destination:
+        """Who computes the prompt, whichever leg that is."""
+        return self.prefill or self.decode
+
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
     """One candidate of an explanation, ready for JSON.
