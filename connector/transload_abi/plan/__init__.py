@@ -1,0 +1,1 @@
+"""From two descriptors and block lists to the fewest strided copies."""
