@@ -1,4 +1,4 @@
-"""What a plan is made of: templates that hold for any block, and the runs of blocks to apply them to.
+"""What a plan is made of: templates that hold for any block, and the blocks to apply them to.
 
 **Theory.** A pair of descriptors is compiled once into *templates*: where the bytes of one *piece*
 lie on either side. A piece is the largest count of states that both sides' blocks divide into (the
