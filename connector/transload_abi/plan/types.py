@@ -97,12 +97,12 @@ class Sequence(NamedTuple):
     Attributes:
         src: Piece number of the first on the source.
         dst: Piece number of the first on the destination.
-        count: How many.
+        num_pieces: How many.
     """
 
     src: int
     dst: int
-    count: int
+    num_pieces: int
 
 
 class Copy(NamedTuple):
