@@ -1,0 +1,1 @@
+"""Makes the conformance vectors of the KV ABI, with nothing that reads a descriptor."""
