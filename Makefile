@@ -4,7 +4,8 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help install demo test check test-engine test-engine-full test-soak bench format hooks clean
+.PHONY: help install demo test check test-engine test-engine-full test-soak test-gpu bench bench-gpu \
+	kernels-report format hooks clean
 
 help:                ## This list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 20
@@ -37,6 +38,9 @@ test-engine-full: $(STAMP)  ## All of it, also with two decode engines
 	$(BIN)/python tools/engine_env.py
 	$(BIN)/python -m pytest tests/engine -m engine
 
+test-gpu: $(STAMP)   ## The kernels on the GPU that is here; says so where there is none
+	$(BIN)/python -m pytest tests -m gpu
+
 demo: $(STAMP)       ## Two real engines and the router; ONESHOT=1 ends after one answer
 	$(BIN)/python tools/demo.py $(if $(ONESHOT),--oneshot)
 
@@ -45,6 +49,12 @@ BENCHES ?= choose decision events index tokens flood relay
 
 bench: $(STAMP)      ## What things cost, one script after the other (half an hour)
 	@set -e; for each in $(BENCHES); do echo "== $$each"; $(BIN)/python bench/$$each.py; done
+
+bench-gpu: $(STAMP)  ## The kernels' bandwidth on the GPU that is here
+	$(BIN)/python bench/kernels_gpu.py
+
+kernels-report: $(STAMP)  ## Compile the kernels for GPUs and rewrite the table of kernels/DESIGN.md
+	$(BIN)/python tools/kernels_report.py
 
 format: $(STAMP)     ## Rewrite the tree in the house's format
 	$(BIN)/ruff format .
