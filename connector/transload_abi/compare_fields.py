@@ -1,0 +1,358 @@
+"""What differs between two models and two groups, field by field, and what each difference means.
+
+Paths are those of the destination.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Literal, NamedTuple
+
+from transload_abi.codecs import CODECS, scale_param
+from transload_abi.compare_values import Values, change, values_of
+from transload_abi.compare_words import (
+    SHORT_WORDS,
+    heads_words,
+    layout_words,
+    merged_terms,
+    shared_orders,
+    tokens_words,
+)
+from transload_abi.errors import MalformedDescriptor
+from transload_abi.floats import read_float
+from transload_abi.types import Descriptor, Group, Model, Param, Role
+
+Verdict = Literal["identical", "lossless", "lossy", "refused"]
+
+
+class Difference(NamedTuple):
+    """One field in which the sides differ.
+
+    Attributes:
+        path: Of the field in the destination.
+        field: Its name for people.
+        src: What the source says, in words.
+        dst: What the destination says.
+        verdict: What follows from this difference alone.
+        reason: A sentence for an operator.
+    """
+
+    path: str
+    field: str
+    src: str
+    dst: str
+    verdict: Verdict
+    reason: str
+
+
+def _differ(
+    path: str, field: str, words: tuple[object, object], verdict: Verdict, note: str = ""
+) -> Difference:
+    src, dst = words
+    reason = f"{field}: {src} at the source, {dst} at the destination"
+    return Difference(
+        path, field, str(src), str(dst), verdict, f"{reason}: {note}" if note else reason
+    )
+
+
+# --- the model
+
+
+def model_differences(src: Descriptor, dst: Descriptor) -> Iterator[Difference]:
+    """Everything about the models that forbids to convert; all of it is `refused`."""
+    a, b = src.model, dst.model
+    if src.abi != dst.abi:
+        yield _differ("abi", "version", (src.abi, dst.abi), "refused")
+    yield from _identity_differences(a, b)
+    if a.adapter != b.adapter:
+        words = (a.adapter or "none", b.adapter or "none")
+        yield _differ("model.adapter", "adapter", words, "refused")
+    yield from _rope_differences(a, b)
+    if a.num_layers != b.num_layers:
+        counts = (a.num_layers, b.num_layers)
+        yield _differ("model.num_layers", "layers of the model", counts, "refused")
+    if set(a.kv_share) != set(b.kv_share):
+        words = (_share_words(a), _share_words(b))
+        yield _differ("model.kv_share", "layers that read another's KV", words, "refused")
+
+
+def _identity_differences(a: Model, b: Model) -> Iterator[Difference]:
+    if a.weights and b.weights:
+        if a.weights != b.weights:
+            words = (_weights_words(a), _weights_words(b))
+            yield _differ("model.weights", "weights", words, "refused")
+    elif a.name != b.name:
+        yield _differ("model.name", "model", (a.name, b.name), "refused")
+    elif a.revision != b.revision:
+        words = (a.revision or "unknown", b.revision or "unknown")
+        yield _differ("model.revision", f"revision of {a.name}", words, "refused")
+
+
+def _weights_words(model: Model) -> str:
+    return f"{model.name} {model.weights[:15]}..."
+
+
+def _rope_differences(a: Model, b: Model) -> Iterator[Difference]:
+    field = "rotary embedding"
+    states = (a.rope.state, b.rope.state)
+    if "unknown" in states:
+        note = "who does not know cannot convert"
+        yield _differ("model.rope.state", field, states, "refused", note)
+    elif a.rope.state != b.rope.state:
+        yield _differ("model.rope.state", field, states, "refused")
+    for name in sorted(a.rope.params.keys() | b.rope.params.keys()):
+        ours, theirs = (_param_value(model.rope.params.get(name)) for model in (a, b))
+        if ours != theirs:
+            yield Difference(
+                f"model.rope.params.{name}",
+                f"{field}, {name}",
+                _param_words(ours),
+                _param_words(theirs),
+                "refused",
+                f"{field}: the source's {name} is {_param_words(ours)}, "
+                f"the destination's {_param_words(theirs)}",
+            )
+
+
+_Value = float | int | str | list["_Value"] | None
+
+
+def _param_value(param: Param | None) -> _Value:
+    """Numbers by value, so that 8 and `f64:4020000000000000` are the same."""
+    if isinstance(param, list):
+        return [_param_value(each) for each in param]
+    if isinstance(param, str):
+        try:
+            return read_float(param)
+        except MalformedDescriptor:
+            return param
+    return param
+
+
+def _param_words(value: _Value) -> str:
+    if isinstance(value, list):
+        return f"[{', '.join(_param_words(each) for each in value)}]"
+    if isinstance(value, float):
+        return f"{value:.17g}"
+    return "not given" if value is None else str(value)
+
+
+def _share_words(model: Model) -> str:
+    pairs = ", ".join(f"{layer} of {source}" for layer, source in sorted(model.kv_share))
+    return pairs or "none"
+
+
+# --- groups
+
+
+def group_differences(
+    src: Group, dst: Group, layers: Sequence[int], path: str
+) -> Iterator[Difference]:
+    """Everything that differs and has a bearing on moving these layers, gravest kinds first.
+
+    Args:
+        src: A group of a checked descriptor.
+        dst: Likewise.
+        layers: What both hold, at least one.
+        path: Of the destination's group.
+    """
+    meaning = [*_kind_differences(src, dst, path), *_role_differences(src, dst, path)]
+    yield from meaning
+    yield from _slice_differences(src, dst, path)
+    if {role.role for role in _value_roles(src)} == {role.role for role in _value_roles(dst)}:
+        yield from _value_differences(src, dst, layers, path)
+        yield from _layout_differences(src, dst, path)
+
+
+def _kind_differences(src: Group, dst: Group, path: str) -> Iterator[Difference]:
+    if src.kind != dst.kind:
+        verdict, note = _kind_verdict(src, dst)
+        yield _differ(f"{path}.kind", "kind", (src.kind, dst.kind), verdict, note)
+    if src.window != dst.window:
+        windows = (_window_words(src), _window_words(dst))
+        yield _differ(f"{path}.window", "window", windows, "refused")
+    if src.tokens_per_state != dst.tokens_per_state:
+        states = (_state_words(src), _state_words(dst))
+        is_recurrent = src.kind == dst.kind == "recurrent"
+        note = "a state cannot be had at another position" if is_recurrent else ""
+        yield _differ(f"{path}.tokens_per_state", "tokens of a state", states, "refused", note)
+    if src.owner.heads[2] != dst.owner.heads[2]:
+        totals = (src.owner.heads[2], dst.owner.heads[2])
+        yield _differ(f"{path}.owner.heads", "heads of the model", totals, "refused")
+
+
+def _kind_verdict(src: Group, dst: Group) -> tuple[Verdict, str]:
+    if (src.kind, dst.kind) == ("full", "sliding_window"):
+        return "lossless", "the source holds all tokens, the window's among them"
+    if (src.kind, dst.kind) == ("sliding_window", "full"):
+        return "refused", "the source has dropped the tokens before its window"
+    latents = [group.kind in ("mla", "sliding_window_mla") for group in (src, dst)]
+    if latents == [True, False]:
+        return "refused", "K and V of heads come from latents by the model's weights alone"
+    if latents == [False, True]:
+        return "refused", "no latent can be had from K and V"
+    return "refused", "neither is made of the other"
+
+
+def _window_words(group: Group) -> str:
+    return f"{group.window} tokens" if group.window else "none"
+
+
+def _state_words(group: Group) -> str:
+    numerator, denominator = group.tokens_per_state
+    return str(numerator) if denominator == 1 else f"{numerator}/{denominator}"
+
+
+def _value_roles(group: Group) -> list[Role]:
+    """The roles that hold values and not scales, by name."""
+    scales = set(CODECS[group.codec.id].scale_role.values())
+    return sorted(
+        (role for role in group.roles if role.role not in scales), key=lambda role: role.role
+    )
+
+
+def _role_differences(src: Group, dst: Group, path: str) -> Iterator[Difference]:
+    ours, theirs = _value_roles(src), _value_roles(dst)
+    if [role.role for role in ours] != [role.role for role in theirs]:
+        words = (_roles_words(ours), _roles_words(theirs))
+        yield _differ(f"{path}.roles", "what a page holds", words, "refused")
+        return
+    for a, b in zip(ours, theirs, strict=True):
+        sizes = (a.shape["D"], b.shape["D"])
+        if sizes[0] != sizes[1]:
+            at = f"{path}.roles[{dst.roles.index(b)}].shape.D"
+            yield _differ(at, f"elements of {SHORT_WORDS[a.role]}", sizes, "refused")
+
+
+def _roles_words(roles: list[Role]) -> str:
+    return " and ".join(SHORT_WORDS[role.role] for role in roles)
+
+
+def _slice_differences(src: Group, dst: Group, path: str) -> Iterator[Difference]:
+    a, b = src.owner, dst.owner
+    note = "what both hold moves"
+    if a.heads[:2] != b.heads[:2]:
+        heads = (heads_words(a.heads), heads_words(b.heads))
+        yield _differ(f"{path}.owner.heads", "heads", heads, "lossless", note)
+    if a.tokens != b.tokens:
+        tokens = (tokens_words(a.tokens), tokens_words(b.tokens))
+        yield _differ(f"{path}.owner.tokens", "tokens", tokens, "lossless", note)
+    sizes = (src.tokens_per_block, dst.tokens_per_block)
+    if sizes[0] != sizes[1]:
+        at = f"{path}.tokens_per_block"
+        if dst.kind == "ring":
+            yield _differ(at, "tokens of a block", sizes, "refused", "a ring is one block")
+        else:
+            yield _differ(at, "tokens of a block", sizes, "lossless", "blocks are cut or joined")
+
+
+# --- values
+
+
+def _value_differences(
+    src: Group, dst: Group, layers: Sequence[int], path: str
+) -> Iterator[Difference]:
+    """For each role the first layer with a loss, else the first with a change."""
+    for b in _value_roles(dst):
+        a = src.role(b.role)
+        assert a is not None
+        changed = [
+            (layer, ours, theirs)
+            for layer in layers
+            if (ours := values_of(src, a, layer)) != (theirs := values_of(dst, b, layer))
+        ]
+        by_change = {
+            change(ours, theirs): (layer, ours, theirs) for layer, ours, theirs in reversed(changed)
+        }
+        for result in ("lossy", "lossless"):
+            if result in by_change:
+                yield _value_difference(dst, b, result, *by_change[result], path)
+                break
+
+
+def _value_difference(
+    dst: Group,
+    role: Role,
+    verdict: Literal["lossy", "lossless"],
+    layer: int,
+    ours: Values,
+    theirs: Values,
+    path: str,
+) -> Difference:
+    if ours.codec != theirs.codec:
+        at = f"{path}.codec.id"
+    elif ours.dtype != theirs.dtype:
+        at = f"{path}.roles[{dst.roles.index(role)}].dtype"
+    else:
+        at = f"{path}.codec.params.{scale_param(role.role)}[{dst.layers.index(layer)}]"
+    name = SHORT_WORDS[role.role]
+    where = "" if ours.scale is None and theirs.scale is None else f" for layer {layer}"
+    note = "every value is kept" if verdict == "lossless" else "values are rounded"
+    return Difference(
+        at,
+        f"values of {name}",
+        f"{ours.words}{where}",
+        f"{theirs.words}{where}",
+        verdict,
+        f"{name}: the source holds {ours.words}{where} and the destination {theirs.words}: {note}",
+    )
+
+
+# --- layouts
+
+
+def _layout_differences(src: Group, dst: Group, path: str) -> Iterator[Difference]:
+    """At most one: of the first role that lies differently in its page.
+
+    Other slices and block sizes change strides by themselves; there only another order counts.
+    """
+    words = (layout_words(src), layout_words(dst))
+    for b in sorted(dst.roles, key=lambda role: role.role):
+        a = src.role(b.role)
+        field = _stride_field(src, a, dst, b) if a else ""
+        if a is None or not field:
+            continue
+        orders = shared_orders(src, a, dst, b)
+        at = f"{path}.roles[{dst.roles.index(b)}].{field}"
+        if orders[0] != orders[1]:
+            reason = _order_reason(SHORT_WORDS[b.role], *orders)
+            yield Difference(at, "layout", *words, "lossless", reason)
+            return
+        if words[0] != words[1] or _is_same_slice(src, dst):
+            yield Difference(at, "layout", *words, "lossless", _mark_reason(*words))
+            return
+
+
+def _order_reason(name: str, ours: tuple[str, ...], theirs: tuple[str, ...]) -> str:
+    what = "a transpose" if ours[-1] != theirs[-1] else "rows in another order"
+    return (
+        f"{name} is stored [{', '.join(ours)}] at the source and [{', '.join(theirs)}] "
+        f"at the destination: {what}, no bit changes"
+    )
+
+
+def _mark_reason(ours: str, theirs: str) -> str:
+    if ours == theirs:
+        return f"stored {ours} on both sides, with other pads: no bit changes"
+    return f"stored {ours} at the source and {theirs} at the destination: no bit changes"
+
+
+def _stride_field(src: Group, a: Role, dst: Group, b: Role) -> str:
+    """The first field that places a role's elements differently in the page."""
+    if merged_terms(a) != merged_terms(b):
+        return "terms"
+    if a.base_bits != b.base_bits:
+        return "base_bits"
+    return "place" if _place_number(src, a) != _place_number(dst, b) else ""
+
+
+def _place_number(group: Group, role: Role) -> int:
+    """A role's place as sorted roles come to it first."""
+    names = sorted(group.roles, key=lambda each: each.role)
+    return list(dict.fromkeys(each.place for each in names)).index(role.place)
+
+
+def _is_same_slice(src: Group, dst: Group) -> bool:
+    return (
+        src.tokens_per_block == dst.tokens_per_block
+        and src.owner.heads == dst.owner.heads
+        and src.owner.tokens == dst.owner.tokens
+    )
