@@ -1,0 +1,9 @@
+"""Descriptors from what engines say of their caches, and pieces to write one by hand."""
+
+from transload_abi.builders import by_hand, sglang, vllm
+from transload_abi.builders.rope import rope_parameters
+from transload_abi.builders.vllm_owner import Rank
+from transload_abi.builders.vllm_pages import Interior
+from transload_abi.builders.vllm_read import plain
+
+__all__ = ["Interior", "Rank", "by_hand", "plain", "rope_parameters", "sglang", "vllm"]
