@@ -6,13 +6,13 @@ Paths are those of the destination.
 from collections.abc import Iterator, Sequence
 from typing import Literal, NamedTuple
 
+from transload_abi.canonical import canonical_group
 from transload_abi.codecs import CODECS, scale_param
 from transload_abi.compare_values import Values, change, values_of
 from transload_abi.compare_words import (
     SHORT_WORDS,
     heads_words,
     layout_words,
-    merged_terms,
     shared_orders,
     tokens_words,
 )
@@ -227,7 +227,7 @@ def _roles_words(roles: list[Role]) -> str:
 
 
 def _slice_differences(src: Group, dst: Group, path: str) -> Iterator[Difference]:
-    a, b = src.owner, dst.owner
+    a, b = canonical_group(src).owner, canonical_group(dst).owner
     note = "what both hold moves"
     if a.heads[:2] != b.heads[:2]:
         heads = (heads_words(a.heads), heads_words(b.heads))
@@ -305,13 +305,15 @@ def _layout_differences(src: Group, dst: Group, path: str) -> Iterator[Differenc
     Other slices and block sizes change strides by themselves; there only another order counts.
     """
     words = (layout_words(src), layout_words(dst))
-    for b in sorted(dst.roles, key=lambda role: role.role):
+    indices = {role.role: index for index, role in enumerate(dst.roles)}
+    src, dst = canonical_group(src), canonical_group(dst)
+    for b in dst.roles:
         a = src.role(b.role)
-        field = _stride_field(src, a, dst, b) if a else ""
+        field = _stride_field(a, b) if a else ""
         if a is None or not field:
             continue
         orders = shared_orders(src, a, dst, b)
-        at = f"{path}.roles[{dst.roles.index(b)}].{field}"
+        at = f"{path}.roles[{indices[b.role]}].{field}"
         if orders[0] != orders[1]:
             reason = _order_reason(SHORT_WORDS[b.role], *orders)
             yield Difference(at, "layout", *words, "lossless", reason)
@@ -335,19 +337,10 @@ def _mark_reason(ours: str, theirs: str) -> str:
     return f"stored {ours} at the source and {theirs} at the destination: no bit changes"
 
 
-def _stride_field(src: Group, a: Role, dst: Group, b: Role) -> str:
-    """The first field that places a role's elements differently in the page."""
-    if merged_terms(a) != merged_terms(b):
-        return "terms"
-    if a.base_bits != b.base_bits:
-        return "base_bits"
-    return "place" if _place_number(src, a) != _place_number(dst, b) else ""
-
-
-def _place_number(group: Group, role: Role) -> int:
-    """A role's place as sorted roles come to it first."""
-    names = sorted(group.roles, key=lambda each: each.role)
-    return list(dict.fromkeys(each.place for each in names)).index(role.place)
+def _stride_field(a: Role, b: Role) -> str:
+    """The first field that places a canonical role's elements differently in the page."""
+    fields = ("terms", "base_bits", "place")
+    return next((name for name in fields if getattr(a, name) != getattr(b, name)), "")
 
 
 def _is_same_slice(src: Group, dst: Group) -> bool:

@@ -4,9 +4,8 @@ import sys
 from collections import Counter
 from typing import Final, NamedTuple
 
+from transload_abi.canonical import Term, canonical_terms
 from transload_abi.types import Group, Role, TokenSlice
-
-Term = tuple[str, int, int, int]
 
 AXIS_WORDS: Final = {"H": "head", "N": "token", "D": "element", "G": "scale"}
 SHORT_WORDS: Final = {
@@ -28,21 +27,6 @@ class _Step(NamedTuple):
 
     name: str
     stride: int
-
-
-def merged_terms(role: Role) -> tuple[Term, ...]:
-    """The fewest digits that place a role's elements in the same way, by axis and `div`."""
-    merged: list[Term] = []
-    for axis, div, extent, stride in sorted(role.terms, key=lambda t: ("HNDG".index(t[0]), t[1])):
-        if extent == 1:
-            continue
-        if merged and merged[-1][0] == axis:
-            _, last_div, last_extent, last_stride = merged[-1]
-            if div == last_div * last_extent and stride == last_stride * last_extent:
-                merged[-1] = (axis, last_div, last_extent * extent, last_stride)
-                continue
-        merged.append((axis, div, extent, stride))
-    return tuple(merged)
 
 
 def shared_orders(
@@ -107,7 +91,7 @@ def _steps(group: Group, role: Role) -> list[_Step]:
         steps.append(_Step("layer", sys.maxsize))
     elif len(group.layers) > 1:
         steps.append(_Step("layer", 8 * place.layer_stride))
-    terms = merged_terms(role)
+    terms = canonical_terms(role)
     counts = Counter(term[0] for term in terms)
     steps.extend(_Step(_digit_words(term, counts[term[0]]), term[3]) for term in terms)
     return sorted(steps, key=lambda step: -step.stride)
