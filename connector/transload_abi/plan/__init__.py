@@ -1,1 +1,23 @@
 """From two descriptors and block lists to the fewest strided copies."""
+
+from transload_abi.plan.pair import Lane, Pair
+from transload_abi.plan.pieces import Blocks
+from transload_abi.plan.runs import copies, num_bytes, num_runs, run_lengths
+from transload_abi.plan.types import Batch, Conversion, Copy, Operand, Plan, Side, Template
+
+__all__ = [
+    "Batch",
+    "Blocks",
+    "Conversion",
+    "Copy",
+    "Lane",
+    "Operand",
+    "Pair",
+    "Plan",
+    "Side",
+    "Template",
+    "copies",
+    "num_bytes",
+    "num_runs",
+    "run_lengths",
+]

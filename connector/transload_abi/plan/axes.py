@@ -1,0 +1,153 @@
+"""How one axis of a role runs through memory on both sides at once: digits, and loops over them.
+
+Knows nothing of groups or blocks. All strides and offsets are in bits.
+"""
+
+from itertools import pairwise
+from math import gcd
+from typing import NamedTuple
+
+from transload_abi.plan.types import Loop
+from transload_abi.types import Role
+
+Digits = tuple[tuple[int, int, int], ...]
+"""Rows (div, extent, stride) from div 1 upwards; each starts where the one before ends."""
+
+
+class Nest(NamedTuple):
+    """Nested loops, outermost first, from an offset on either side."""
+
+    src: int
+    dst: int
+    loops: tuple[Loop, ...] = ()
+
+
+def digits(role: Role, axis: str) -> Digits:
+    """The digits of an axis, with those that continue one another made one."""
+    merged: list[tuple[int, int, int]] = []
+    for _, div, extent, stride in sorted(term for term in role.terms if term[0] == axis):
+        if extent == 1:
+            continue
+        if merged and stride == merged[-1][1] * merged[-1][2]:
+            first, count, step = merged.pop()
+            merged.append((first, count * extent, step))
+        else:
+            merged.append((div, extent, stride))
+    return tuple(merged)
+
+
+def offset(axis: Digits, index: int) -> int:
+    """Bits from index 0 to an index."""
+    return sum(index // div % extent * stride for div, extent, stride in axis)
+
+
+def is_additive(axis: Digits, step: int) -> bool:
+    """Whether `offset(p * step + i) == offset(p * step) + offset(i)` for all `i` below `step`."""
+    return all(
+        div % step == 0
+        or (step % div == 0 and (div * extent % step == 0 or step % (div * extent) == 0))
+        for div, extent, _ in axis
+    )
+
+
+def restrict(axis: Digits, start: int, count: int) -> Digits | None:
+    """The digits of the range that begins at `start`, counted from there.
+
+    Returns:
+        None where the range begins or ends amid a digit that it also crosses: no digits say that.
+    """
+    kept: list[tuple[int, int, int]] = []
+    last = start + count - 1
+    for div, extent, stride in axis:
+        if start // div == last // div:
+            break
+        if start % div or count % div:
+            return None
+        is_last = start // (div * extent) == last // (div * extent)
+        kept.append((div, count // div if is_last else extent, stride))
+    return tuple(kept)
+
+
+def axis_nests(src: Digits, src_start: int, dst: Digits, dst_start: int, count: int) -> list[Nest]:
+    """Loops over `count` indices that begin at `src_start` and `dst_start`.
+
+    Usually one nest. Ranges that fit the digits badly come to several.
+    """
+    base = (offset(src, src_start), offset(dst, dst_start))
+    src_digits, dst_digits = restrict(src, src_start, count), restrict(dst, dst_start, count)
+    if src_digits is None or dst_digits is None:
+        points = [
+            Nest(offset(src, src_start + i), offset(dst, dst_start + i)) for i in range(count)
+        ]
+        return compress(points)
+    cuts = sorted({1, count, *(row[0] for row in (*src_digits, *dst_digits))})
+    inner = _even_cuts(cuts)
+    loops = tuple(
+        (high // low, offset(src_digits, low), offset(dst_digits, low))
+        for low, high in reversed([*pairwise(inner)])
+    )
+    step = inner[-1]
+    points = [
+        Nest(base[0] + offset(src_digits, i), base[1] + offset(dst_digits, i), loops)
+        for i in range(0, count, step)
+    ]
+    return compress(points)
+
+
+def _even_cuts(cuts: list[int]) -> list[int]:
+    """The longest start of `cuts` whose members each divide all that follow."""
+    rest = [0] * len(cuts)
+    for at in range(len(cuts) - 2, -1, -1):
+        rest[at] = gcd(rest[at + 1], cuts[at + 1])
+    even = []
+    for cut, following in zip(cuts, rest, strict=True):
+        if following % cut:
+            break
+        even.append(cut)
+    return even
+
+
+def compress(nests: list[Nest]) -> list[Nest]:
+    """Fewer nests that visit the same: equal ones at even distances become a loop.
+
+    Greedy from the left, level by level. No loop gets a stride that is not positive.
+    """
+    while True:
+        packed = _compress_once(nests)
+        if len(packed) == len(nests):
+            return packed
+        nests = packed
+
+
+def _compress_once(nests: list[Nest]) -> list[Nest]:
+    packed: list[Nest] = []
+    at = 0
+    while at < len(nests):
+        end, src_step, dst_step = _even_run(nests, at)
+        if end - at == 2:
+            # Two alone may be the last of one run and the first of a longer one: leave that whole.
+            further, *steps = _even_run(nests, at + 1)
+            if further - at > 3 and steps != [src_step, dst_step]:
+                end = at + 1
+        src, dst, loops = nests[at]
+        if end - at > 1:
+            loops = ((end - at, src_step, dst_step), *loops)
+        packed.append(Nest(src, dst, loops))
+        at = end
+    return packed
+
+
+def _even_run(nests: list[Nest], at: int) -> tuple[int, int, int]:
+    """Where the run of equal nests at even distances that begins at `at` ends; its steps."""
+    src, dst, loops = nests[at]
+    if at + 1 == len(nests) or nests[at + 1].loops != loops:
+        return at + 1, 0, 0
+    src_step, dst_step = nests[at + 1].src - src, nests[at + 1].dst - dst
+    if src_step <= 0 or dst_step <= 0:
+        return at + 1, 0, 0
+    end = at + 2
+    due = (src + 2 * src_step, dst + 2 * dst_step, loops)
+    while end < len(nests) and nests[end] == due:
+        end += 1
+        due = (due[0] + src_step, due[1] + dst_step, loops)
+    return end, src_step, dst_step

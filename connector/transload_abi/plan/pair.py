@@ -1,0 +1,259 @@
+"""Two descriptors compiled once, and the plans for requests that follow from block lists."""
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from transload_abi.compare import compare, match_groups
+from transload_abi.errors import PlanError, Refused
+from transload_abi.plan import pieces
+from transload_abi.plan.loops import merge
+from transload_abi.plan.pieces import Blocks, Grid, Pieces, Range
+from transload_abi.plan.runs import even_step
+from transload_abi.plan.shares import Share, is_same_slice, share
+from transload_abi.plan.strips import conversions, templates
+from transload_abi.plan.types import Batch, Conversion, Plan, Side, Template
+from transload_abi.plan.whole import whole_blocks
+from transload_abi.types import Descriptor, Group, Kind
+
+
+class Lane(NamedTuple):
+    """What one batch of every plan is made from.
+
+    Attributes:
+        kind: Of the destination's groups, as far as it bears on which tokens move.
+        window: Likewise.
+        src: The source's pieces.
+        dst: The destination's.
+        templates: For each piece.
+        conversions: For each piece.
+    """
+
+    kind: Kind
+    window: int
+    src: Grid
+    dst: Grid
+    templates: tuple[Template, ...]
+    conversions: tuple[Conversion, ...]
+
+
+class Pair:
+    """A source and a destination, compiled. Immutable; serves any number of requests.
+
+    Attributes:
+        lanes: One for each batch of a plan.
+    """
+
+    __slots__ = ("_shared_pools", "lanes")
+
+    lanes: tuple[Lane, ...]
+
+    def __init__(self, lanes: tuple[Lane, ...], shared_pools: tuple[frozenset[int], ...]) -> None:
+        self.lanes = lanes
+        self._shared_pools = shared_pools
+
+    @classmethod
+    def compile(cls, src: Descriptor, dst: Descriptor, *, allow_lossy: bool = False) -> "Pair":
+        """Work out all copies and conversions of one piece, for each table.
+
+        Args:
+            src: Whose blocks are read; checked.
+            dst: Whose blocks are written; checked.
+            allow_lossy: Whether numbers may be rounded.
+
+        Raises:
+            Refused: `compare` refuses, or finds a loss that is not allowed; or a copy would move
+                less than a byte.
+        """
+        _check_verdict(src, dst, allow_lossy)
+        by_lane: dict[tuple[object, ...], list[Share]] = {}
+        by_tables: dict[tuple[int, int], list[Share]] = {}
+        for match in match_groups(src, dst):
+            one = share(*match)
+            by_lane.setdefault(_lane_key(one), []).append(one)
+            by_tables.setdefault((one.dst.table, one.src.table), []).append(one)
+        whole = {tables: whole_blocks(src, dst, shares) for tables, shares in by_tables.items()}
+        lanes = []
+        for shares in by_lane.values():
+            tables = (shares[0].dst.table, shares[0].src.table)
+            is_alone = len(shares) == len(by_tables[tables])
+            lanes.append(_lane(src, dst, shares, whole[tables] if is_alone else []))
+        return cls(tuple(lanes), _tables_by_pool(dst))
+
+    @property
+    def templates(self) -> tuple[Template, ...]:
+        """Of all lanes."""
+        return tuple(template for lane in self.lanes for template in lane.templates)
+
+    def plan(self, blocks: Blocks, part: tuple[int, int] = (0, 1)) -> Plan:
+        """What one request moves.
+
+        Args:
+            blocks: Where it is on either side.
+            part: Ordinal and number of equal shares of the pieces, where several sources that hold
+                the same each give one; all of them by default.
+
+        Raises:
+            PlanError: Lists or counts that do not fit; the path names the list.
+        """
+        batches = []
+        used: dict[int, set[int]] = {}
+        for lane in self.lanes:
+            numbers, dst_ids = _pieces(lane, blocks)
+            if len(set(dst_ids)) != len(dst_ids):
+                raise PlanError("a block is given twice", f"blocks.dst[{lane.dst.table}]")
+            used.setdefault(lane.dst.table, set()).update(dst_ids)
+            found = pieces.sequences(lane.src, lane.dst, _part(numbers, part))
+            batches.append(
+                Batch(
+                    lane.dst.table,
+                    lane.templates,
+                    lane.conversions,
+                    lane.src.parts,
+                    lane.dst.parts,
+                    found,
+                )
+            )
+        self._check_tables(used)
+        return Plan(tuple(batches))
+
+    def _check_tables(self, used: dict[int, set[int]]) -> None:
+        for tables in self._shared_pools:
+            seen: set[int] = set()
+            for table in sorted(tables & used.keys()):
+                both = seen & used[table]
+                if both:
+                    raise PlanError(
+                        f"block {min(both)} is in another table's list, too",
+                        f"blocks.dst[{table}]",
+                    )
+                seen |= used[table]
+
+
+def _check_verdict(src: Descriptor, dst: Descriptor, allow_lossy: bool) -> None:
+    for finding in compare(src, dst).findings:
+        between = f"{finding.src} to {finding.dst}" if finding.src else finding.dst
+        if finding.verdict == "refused":
+            raise Refused(f"{between}: {finding.reason}", finding.path)
+        if finding.verdict == "lossy" and not allow_lossy:
+            raise Refused(f"{between}: {finding.reason}; losses are not allowed here", finding.path)
+
+
+def _reach(group: Group) -> tuple[Kind, int]:
+    """Kind and window as far as they bear on which tokens move."""
+    if group.kind in ("full", "mla", "ring"):
+        return ("ring" if group.kind == "ring" else "full"), 0
+    return group.kind, group.window
+
+
+def _lane_key(one: Share) -> tuple[object, ...]:
+    sides = (
+        (group.table, group.tokens_per_block, group.owner.tokens, group.null_block)
+        for group in (one.src, one.dst)
+    )
+    return (one.src_parts, one.dst_parts, *sides, _reach(one.dst))
+
+
+def _lane(
+    src: Descriptor, dst: Descriptor, shares: Sequence[Share], whole: Sequence[Template]
+) -> Lane:
+    pools = {(each.src.pool, each.dst.pool) for each in whole}
+    copied = [
+        template
+        for each in shares
+        for template in templates(each)
+        if (template.src.pool, template.dst.pool) not in pools
+    ]
+    merged = merge([*copied, *whole])
+    converted = tuple(each for one in shares for each in conversions(one))
+    kind, window = _reach(shares[0].dst)
+    src_sides = [
+        *(each.src for each in merged),
+        *(operand.side for each in converted for operand in each.src),
+    ]
+    dst_sides = [
+        *(each.dst for each in merged),
+        *(operand.side for each in converted for operand in each.dst),
+    ]
+    first = shares[0]
+    return Lane(
+        kind,
+        window,
+        _grid("src", src, first.src, first.src_parts, src_sides),
+        _grid("dst", dst, first.dst, first.dst_parts, dst_sides),
+        merged,
+        converted,
+    )
+
+
+def _grid(name: str, d: Descriptor, group: Group, parts: int, sides: Iterable[Side]) -> Grid:
+    sides = list(sides)
+    return Grid(
+        side=name,
+        table=group.table,
+        tokens_per_block=group.tokens_per_block,
+        parts=parts,
+        tokens=group.owner.tokens,
+        null_block=group.null_block,
+        num_blocks=min(d.pool(pool).num_blocks for pool in {side.pool for side in sides}),
+        is_cut=parts > 1 and not all(even_step(side) for side in sides),
+    )
+
+
+def _tables_by_pool(d: Descriptor) -> tuple[frozenset[int], ...]:
+    """Sets of tables that share a pool, and so its block ids."""
+    tables: dict[str, set[int]] = {}
+    for group in d.groups:
+        for pool in {pool for place in group.places for pool in place.pools}:
+            tables.setdefault(pool, set()).add(group.table)
+    return tuple({frozenset(each) for each in tables.values() if len(each) > 1})
+
+
+def _part(numbers: Pieces, part: tuple[int, int]) -> Pieces:
+    ordinal, count = part
+    if count == 1:
+        return numbers
+    total = len(numbers[0])
+    kept = slice(total * ordinal // count, total * (ordinal + 1) // count)
+    return numbers[0][kept], numbers[1][kept]
+
+
+def _pieces(lane: Lane, blocks: Blocks) -> tuple[Pieces, list[int]]:
+    """The pieces that a lane moves, and the destination's blocks among which they are."""
+    tokens = pieces.tokens_of(lane.kind, lane.window, blocks)
+    src_ids, dst_ids = pieces.ids_of(lane.src, blocks), pieces.ids_of(lane.dst, blocks)
+    pieces.check_ids(lane.src, src_ids)
+    pieces.check_ids(lane.dst, dst_ids)
+    if lane.kind in pieces.ONE_BLOCK:
+        numbers = _last_block(lane, src_ids, dst_ids, tokens)
+        return numbers, numbers[1]
+    pieces.check_first(lane.dst, tokens.first)
+    missing = (
+        pieces.check_length(lane.src, src_ids, tokens.end),
+        pieces.check_length(lane.dst, dst_ids, tokens.end),
+    )
+    slices = lane.src.tokens, lane.dst.tokens
+    if is_same_slice(*slices):
+        local = Range(*(pieces.local_tokens(slices[1], count) for count in tokens))
+        numbers = pieces.even_pieces(lane.src, lane.dst, (src_ids, dst_ids), missing, local)
+    else:
+        numbers = pieces.uneven_pieces(lane.src, lane.dst, (src_ids, dst_ids), missing, tokens)
+    begin = pieces.num_list_blocks(lane.dst, tokens.first) - missing[1]
+    wanted = dst_ids[max(begin, 0) :]
+    if lane.dst.null_block in wanted:
+        wanted = [one for one in wanted if one != lane.dst.null_block]
+    return numbers, wanted
+
+
+def _last_block(lane: Lane, src_ids: list[int], dst_ids: list[int], tokens: Range) -> Pieces:
+    if tokens.first == tokens.end:
+        return [], []
+    for grid, ids in ((lane.src, src_ids), (lane.dst, dst_ids)):
+        path = f"blocks.{grid.side}[{grid.table}]"
+        most = 1 if lane.kind == "ring" else pieces.num_list_blocks(grid, tokens.end)
+        if not 1 <= len(ids) <= most:
+            raise PlanError(f"1 to {most} blocks were expected, {len(ids)} came", path)
+        if grid.side == "src" and ids[-1] == grid.null_block:
+            raise PlanError("the last block is the null block", path)
+    if dst_ids[-1] == lane.dst.null_block:
+        return [], []
+    return [src_ids[-1]], [dst_ids[-1]]
