@@ -268,7 +268,7 @@ def test_a_field_alone(name: str) -> None:
             assert bool(finding.reason) == bool(expected)
 
 
-DOES_NOT_REFUSE = [
+DOES_NOT_REFUSE = (
     "Pool.num_blocks",
     "Pool.memory",
     "Pool.num_bytes",
@@ -277,7 +277,7 @@ DOES_NOT_REFUSE = [
     "Group.tokens_per_block",
     "Role.terms",
     "Owner.heads",
-]
+)
 
 
 @pytest.mark.parametrize("name", DOES_NOT_REFUSE)
