@@ -132,8 +132,8 @@ def heads_words(heads: tuple[int, int, int]) -> str:
 
 
 def tokens_words(tokens: TokenSlice) -> str:
-    """`all tokens`, or which part of them."""
+    """`all`, or which part of them: `of each 4 runs of 16 tokens number 1`."""
     if tokens.size == 1:
-        return "all tokens"
-    unit = "token" if tokens.interleave == 1 else f"run of {tokens.interleave} tokens"
-    return f"each {tokens.size}th {unit}, from number {tokens.rank}"
+        return "all"
+    unit = "tokens" if tokens.interleave == 1 else f"runs of {tokens.interleave} tokens"
+    return f"of each {tokens.size} {unit} number {tokens.rank}"

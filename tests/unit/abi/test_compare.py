@@ -1,0 +1,441 @@
+"""Which groups meet, what an operator is told, and what holds for every pair."""
+
+import itertools
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from support.abi_placements import PLACEMENTS, SHAPE, Shape, vllm, vllm_cpu
+from transload_abi.compare import Comparison, Finding, compare, match_groups
+from transload_abi.floats import f32, f64
+from transload_abi.types import Codec, Descriptor, Group, Kind, Param, Role, Rope, TokenSlice
+
+
+def with_groups(*groups: Group, like: Descriptor | None = None) -> Descriptor:
+    return replace(like or vllm("LBHNC"), groups=groups)
+
+
+def group(**fields: Any) -> Group:
+    return replace(vllm("LBHNC").groups[0], **fields)
+
+
+def heads(first: int, end: int, total: int = 4) -> Group:
+    d = vllm("LBHNC", Shape(heads=end - first))
+    return replace(d.groups[0], owner=replace(d.groups[0].owner, heads=(first, end, total)))
+
+
+def model(**fields: Any) -> Descriptor:
+    d = vllm("LBHNC")
+    return replace(d, model=replace(d.model, **fields))
+
+
+def only(comparison: Comparison) -> Finding:
+    (finding,) = comparison.findings
+    return finding
+
+
+def reason(src: Descriptor, dst: Descriptor) -> tuple[str, str]:
+    finding = only(compare(src, dst))
+    return finding.verdict, finding.reason
+
+
+# --- what operators read
+
+
+REASONS = [
+    (
+        vllm_cpu(),
+        vllm("LBHNC"),
+        "K is stored [head, element, token] at the source and [head, token, element] at the "
+        "destination: a transpose, no bit changes",
+    ),
+    (
+        vllm("LBHNC"),
+        vllm("LBNHC"),
+        "K is stored [head, token, element] at the source and [token, head, element] at the "
+        "destination: rows in another order, no bit changes",
+    ),
+    (
+        vllm("BHLNC"),
+        vllm("LBHNC"),
+        "K is stored [block, head, layer, token, element] at the source and "
+        "[layer, block, head, token, element] at the destination: rows in another order, "
+        "no bit changes",
+    ),
+    (
+        PLACEMENTS["rocm"](SHAPE),
+        vllm("LBHNC"),
+        "K is stored [head, element/8, token, element%8] at the source and "
+        "[head, token, element] at the destination: a transpose, no bit changes",
+    ),
+    (
+        PLACEMENTS["trtllm"](SHAPE),
+        vllm("BLHNC"),
+        "stored [block, layer, K|V, head, token, element] at the source and "
+        "[block, layer, head, token, K|V, element] at the destination: no bit changes",
+    ),
+    (
+        PLACEMENTS["sglang"](SHAPE),
+        vllm("LBNHC"),
+        "stored K and V apart [layer, block, token, head, element] at the source and "
+        "[layer, block, token, head, K|V, element] at the destination: no bit changes",
+    ),
+    (
+        vllm("LBHNC"),
+        vllm("LBHNC", Shape(tokens=16)),
+        "tokens of a block: 8 at the source, 16 at the destination: blocks are cut or joined",
+    ),
+    (
+        with_groups(heads(0, 1)),
+        with_groups(heads(0, 4)),
+        "heads: heads 0 of 4 at the source, heads 0-3 of 4 at the destination: "
+        "what both hold moves",
+    ),
+    (
+        with_groups(group(owner=replace(group().owner, tokens=TokenSlice(1, 4, 16)))),
+        vllm("LBHNC"),
+        "tokens: of each 4 runs of 16 tokens number 1 at the source, all at the destination: "
+        "what both hold moves",
+    ),
+]
+
+
+@pytest.mark.parametrize(("src", "dst", "words"), REASONS)
+def test_what_only_moves(src: Descriptor, dst: Descriptor, words: str) -> None:
+    assert reason(src, dst) == ("lossless", words)
+
+
+def test_scales_are_told_with_the_first_layer_that_differs() -> None:
+    def fp8(*scales: float) -> Descriptor:
+        d = vllm("LBHNC", Shape(layers=4, dtype="e4m3"))
+        params: dict[str, Param] = {
+            "scales.k": [f32(scale) for scale in scales],
+            "scales.v": [f32(1.0)] * 4,
+        }
+        return with_groups(replace(d.groups[0], codec=Codec("fp8_per_tensor", params)), like=d)
+
+    assert reason(fp8(1, 1, 1, 0.5), fp8(1, 1, 1, 0.25)) == (
+        "lossy",
+        "K: the source holds e4m3 with scale 0.5 for layer 3 and the destination e4m3 with "
+        "scale 0.25: values are rounded",
+    )
+    bf16 = vllm("LBHNC", Shape(layers=4))
+    found = only(compare(fp8(2, 1, 0.75, 1), bf16))
+    assert (found.verdict, found.path) == ("lossy", "groups[0].codec.id")
+    assert found.reason == (
+        "K: the source holds e4m3 with scale 0.75 for layer 2 and the destination bf16: "
+        "values are rounded"
+    )
+    assert only(compare(fp8(2, 1, 0.5, 1), bf16)).verdict == "lossless"
+
+
+def test_scales_follow_the_layer_and_not_its_position() -> None:
+    d = vllm("LBHNC", Shape(dtype="e4m3"))
+
+    def fp8(layers: tuple[int, ...], *scales: float) -> Descriptor:
+        texts: list[int | str] = [f32(scale) for scale in scales]
+        codec = Codec("fp8_per_tensor", {"scales.k": texts, "scales.v": texts})
+        return with_groups(replace(d.groups[0], layers=layers, codec=codec), like=d)
+
+    assert compare(fp8((0, 1), 1, 2), fp8((1, 0), 2, 1)).verdict == "identical"
+    assert compare(fp8((0, 1), 1, 2), fp8((1, 0), 1, 2)).verdict == "lossy"
+    assert compare(fp8((0, 1), 1, 2), fp8((1,), 2)).verdict == "identical"
+
+
+REFUSALS = [
+    (
+        model(rope=Rope("applied", {"factor": f64(8.0)})),
+        model(rope=Rope("applied", {"factor": 32})),
+        "model.rope.params.factor",
+        "rotary embedding: the source's factor is 8, the destination's 32",
+    ),
+    (
+        model(rope=Rope("applied", {"short_factor": [1, f64(1.5)]})),
+        model(rope=Rope("applied")),
+        "model.rope.params.short_factor",
+        "rotary embedding: the source's short_factor is [1, 1.5], the destination's not given",
+    ),
+    (
+        model(rope=Rope("unknown")),
+        model(rope=Rope("unknown")),
+        "model.rope.state",
+        "rotary embedding: unknown at the source, unknown at the destination: "
+        "who does not know cannot convert",
+    ),
+    (
+        model(weights=""),
+        model(weights="", name="huge"),
+        "model.name",
+        "model: tiny at the source, huge at the destination",
+    ),
+    (
+        model(weights="", revision="a1"),
+        model(revision=""),
+        "model.revision",
+        "revision of tiny: a1 at the source, unknown at the destination",
+    ),
+    (
+        model(name="a", weights="sha256:" + "1" * 64),
+        model(name="b", weights="sha256:" + "2" * 64),
+        "model.weights",
+        "weights: a sha256:11111111... at the source, b sha256:22222222... at the destination",
+    ),
+    (
+        model(kv_share=((9, 7), (8, 7))),
+        model(),
+        "model.kv_share",
+        "layers that read another's KV: 8 of 7, 9 of 7 at the source, none at the destination",
+    ),
+    (
+        with_groups(group(kind="sliding_window", window=128)),
+        with_groups(group(kind="full", window=128)),
+        "groups[0].kind",
+        "kind: sliding_window at the source, full at the destination: "
+        "the source has dropped the tokens before its window",
+    ),
+    (
+        with_groups(group(kind="recurrent", tokens_per_state=(16, 1))),
+        with_groups(group(kind="recurrent", tokens_per_state=(32, 1))),
+        "groups[0].tokens_per_state",
+        "tokens of a state: 16 at the source, 32 at the destination: "
+        "a state cannot be had at another position",
+    ),
+    (
+        with_groups(heads(0, 2, 4)),
+        with_groups(heads(2, 4, 4)),
+        "groups[0].owner.heads",
+        "no head in common: the source holds heads 0-1 of 4, the destination heads 2-3 of 4",
+    ),
+    (
+        with_groups(heads(0, 2, 4)),
+        with_groups(heads(0, 2, 8)),
+        "groups[0].owner.heads",
+        "heads of the model: 4 at the source, 8 at the destination",
+    ),
+    (
+        with_groups(group(layers=(0, 1))),
+        with_groups(group(layers=(2, 3))),
+        "groups[0].layers",
+        "no layer in common: the source holds layers 0-1, the destination 2-3",
+    ),
+    (
+        with_groups(group(transferable=False)),
+        vllm("LBHNC"),
+        "groups[0].layers",
+        "the source does not transfer any of these layers",
+    ),
+    (
+        with_groups(group(kind="ring", window=8)),
+        with_groups(replace(vllm("LBHNC", Shape(tokens=16)).groups[0], kind="ring", window=8)),
+        "groups[0].tokens_per_block",
+        "tokens of a block: 8 at the source, 16 at the destination: a ring is one block",
+    ),
+]
+
+
+@pytest.mark.parametrize(("src", "dst", "path", "words"), REFUSALS, ids=[r[2] for r in REFUSALS])
+def test_what_is_refused(src: Descriptor, dst: Descriptor, path: str, words: str) -> None:
+    finding = only(compare(src, dst))
+    assert (finding.verdict, finding.path, finding.reason) == ("refused", path, words)
+
+
+def test_latents_and_heads_never_become_each_other() -> None:
+    latent = Role("latent", "bf16", 16, {"N": 8, "D": 16}, (("N", 1, 8, 256), ("D", 1, 16, 16)))
+    rope = replace(latent, role="rope", base_bits=4096)
+    mla = with_groups(group(kind="mla", roles=(latent, rope)))
+    mha = vllm("LBHNC")
+    assert reason(mla, mha) == (
+        "refused",
+        "kind: mla at the source, full at the destination: "
+        "K and V of heads come from latents by the model's weights alone",
+    )
+    assert reason(mha, mla) == (
+        "refused",
+        "kind: full at the source, mla at the destination: no latent can be had from K and V",
+    )
+
+
+def test_a_window_is_taken_from_all_tokens() -> None:
+    full = with_groups(group(kind="full", window=128))
+    window = with_groups(group(kind="sliding_window", window=128))
+    assert only(compare(full, window)).verdict == "identical"
+    assert compare(full, with_groups(group(kind="sliding_window", window=64))).verdict == "refused"
+    assert compare(vllm("LBHNC"), window).verdict == "refused"
+    other = vllm("LBNHC").groups[0]
+    moved = with_groups(replace(other, kind="sliding_window", window=128))
+    assert only(compare(full, moved)).path == "groups[0].kind"
+    latents = [with_groups(group(kind=kind, window=9)) for kind in ("mla", "sliding_window_mla")]
+    assert compare(*latents).verdict == "refused"
+
+
+def test_numbers_in_params_are_compared_by_value() -> None:
+    spelled = [model(rope=Rope("applied", {"factor": value})) for value in (8, f32(8.0), f64(8.0))]
+    for a, b in itertools.permutations(spelled, 2):
+        assert compare(a, b).verdict == "identical"
+    assert compare(spelled[0], model(rope=Rope("applied", {"factor": "8"}))).verdict == "refused"
+
+
+# --- which groups meet
+
+
+def test_groups_meet_by_layers() -> None:
+    src = with_groups(group(id="a", layers=(0, 2)), group(id="b", layers=(1, 3, 4)))
+    dst = with_groups(group(id="x", layers=(4, 0, 9)), group(id="y", layers=(3,)))
+    assert [(s.id, d.id, layers) for s, d, layers in match_groups(src, dst)] == [
+        ("a", "x", (0,)),
+        ("b", "x", (4,)),
+        ("b", "y", (3,)),
+    ]
+    comparison = compare(src, dst)
+    assert comparison.verdict == "identical"
+    assert [(f.src, f.dst, f.layers) for f in comparison.findings] == [
+        ("a", "x", (0,)),
+        ("b", "x", (4,)),
+        ("b", "y", (3,)),
+    ]
+    assert comparison.absent == ("x: the source has nothing of layers 9",)
+
+
+def test_a_rank_without_the_heads_leaves_them_to_others() -> None:
+    latent = Role("latent", "bf16", 16, {"N": 8, "D": 16})
+    shared = group(id="z", kind="mla", layers=(5,), roles=(latent, replace(latent, role="rope")))
+    src = with_groups(heads(0, 2), shared)
+    dst = with_groups(heads(2, 4), shared)
+    comparison = compare(src, dst)
+    assert [(f.dst, f.verdict) for f in comparison.findings] == [("z", "identical")]
+    assert [(m.src.id, m.dst.id) for m in match_groups(src, dst)] == [("z", "z")]
+    assert comparison.absent == ("attention: the source has nothing of layers 0-1",)
+    part = compare(with_groups(heads(0, 3)), with_groups(heads(2, 4)))
+    assert part.verdict == "lossless"
+    assert part.absent == ("attention: of heads 2-3 of 4 the source has heads 0-2 of 4",)
+
+
+def test_layers_with_two_kinds_of_state_meet_by_what_they_hold() -> None:
+    conv = Role("conv", "f32", 32, {"N": 1, "D": 16})
+    state = group(
+        id="state",
+        kind="recurrent",
+        tokens_per_state=(8, 1),
+        roles=(conv, replace(conv, role="ssm")),
+    )
+    d = with_groups(group(), state)
+    assert [(s.id, t.id) for s, t, _ in match_groups(d, d)] == [
+        ("attention", "attention"),
+        ("state", "state"),
+    ]
+    part = with_groups(group(layers=(0,)), state)
+    comparison = compare(part, d)
+    assert comparison.verdict == "identical"
+    assert comparison.absent == ("attention: the source has nothing of layers 1",)
+
+
+def test_one_group_that_cannot_refuses_the_whole() -> None:
+    window = group(id="w", kind="sliding_window", window=8, layers=(2,))
+    src = with_groups(group(), window)
+    dst = with_groups(group(), replace(window, kind="full"))
+    verdicts = [finding.verdict for finding in compare(src, dst).findings]
+    assert verdicts == ["identical", "refused"]
+    assert compare(src, dst).verdict == "refused"
+
+
+def test_nothing_to_bring_is_no_obstacle() -> None:
+    assert compare(vllm("LBHNC"), with_groups(group(transferable=False))) == Comparison(())
+    assert Comparison(()).verdict == "identical"
+
+
+def test_the_model_comes_before_everything() -> None:
+    src = model(adapter="one")
+    for dst in (vllm_cpu(), with_groups(group(layers=(7,))), with_groups(heads(0, 2, 8))):
+        assert only(compare(src, dst)).path == "model.adapter"
+
+
+# --- what holds for every pair
+
+PAIRS = list(itertools.product(PLACEMENTS, repeat=2))
+
+
+@pytest.mark.parametrize(("a", "b"), PAIRS)
+def test_every_placement_becomes_every_other(a: str, b: str) -> None:
+    there, back = (compare(PLACEMENTS[x](SHAPE), PLACEMENTS[y](SHAPE)) for x, y in ((a, b), (b, a)))
+    same = a == b or {a, b} == {"LBHNC", "BLHNC"} or {a, b} == {"LBNHC", "BLNHC"}
+    assert there.verdict == back.verdict == ("identical" if same else "lossless")
+
+
+SHAPES = st.builds(
+    Shape,
+    layers=st.integers(1, 3),
+    blocks=st.integers(1, 3),
+    heads=st.integers(1, 3),
+    tokens=st.sampled_from((1, 2, 8)),
+    size=st.sampled_from((8, 16)),
+    dtype=st.sampled_from(("f32", "bf16", "f16")),
+)
+NAMES = st.sampled_from(sorted(PLACEMENTS))
+KINDS: st.SearchStrategy[tuple[Kind, int]] = st.sampled_from(
+    (("full", 0), ("full", 8), ("sliding_window", 8), ("chunked_local", 8))
+)
+
+
+@st.composite
+def descriptors(draw: st.DrawFn) -> Descriptor:
+    d = PLACEMENTS[draw(NAMES)](draw(SHAPES))
+    kind, window = draw(KINDS)
+    held = d.groups[0]
+    first, more = draw(st.integers(0, 2)), draw(st.integers(0, 2))
+    total = first + held.num_heads + more
+    owner = replace(held.owner, heads=(first, first + held.num_heads, total))
+    return with_groups(replace(held, kind=kind, window=window, owner=owner), like=d)
+
+
+@given(descriptors())
+def test_everything_is_identical_with_itself(d: Descriptor) -> None:
+    comparison = compare(d, d)
+    assert comparison.verdict == "identical"
+    assert {(each.path, each.reason) for each in comparison.findings} == {("", "")}
+    assert comparison.absent == ()
+
+
+@given(descriptors(), descriptors())
+def test_what_only_moves_moves_back(a: Descriptor, b: Descriptor) -> None:
+    there, back = compare(a, b), compare(b, a)
+    has_same_dtype = a.groups[0].roles[0].dtype == b.groups[0].roles[0].dtype
+    has_same_kind = a.groups[0].kind == b.groups[0].kind
+    if has_same_dtype and has_same_kind:
+        assert there.verdict == back.verdict
+    assert (there.verdict == "identical") <= (back.verdict == "identical" or not has_same_kind)
+
+
+@given(descriptors(), descriptors(), st.text("abc", min_size=1, max_size=3))
+def test_names_of_groups_and_pools_decide_nothing(a: Descriptor, b: Descriptor, x: str) -> None:
+    def renamed(d: Descriptor) -> Descriptor:
+        places = tuple(
+            replace(each, pools=tuple(x + pool for pool in each.pools))
+            for each in d.groups[0].places
+        )
+        return replace(
+            d,
+            pools=tuple(replace(pool, id=x + pool.id) for pool in d.pools),
+            groups=(replace(d.groups[0], id=x, places=places),),
+        )
+
+    plain = [each._replace(src="", dst="") for each in compare(a, b).findings]
+    other = [each._replace(src="", dst="") for each in compare(renamed(a), renamed(b)).findings]
+    assert plain == other
+
+
+SLICES = st.integers(1, 4).flatmap(
+    lambda size: st.builds(TokenSlice, st.integers(0, size - 1), st.just(size), st.integers(1, 6))
+)
+
+
+@given(SLICES, SLICES)
+def test_ranks_with_a_token_in_common(a: TokenSlice, b: TokenSlice) -> None:
+    def tokens(part: TokenSlice) -> set[int]:
+        period = range(24 * 60)
+        return {t for t in period if t // part.interleave % part.size == part.rank}
+
+    src, dst = (with_groups(group(owner=replace(group().owner, tokens=part))) for part in (a, b))
+    assert bool(match_groups(src, dst)) == bool(tokens(a) & tokens(b))
