@@ -1,8 +1,8 @@
-"""Records where vLLM's own functions place the pages of its caches, for builders to be held to.
+r"""Records where vLLM's own functions place the pages of its caches, for builders to be held to.
 
 Runs with the engine's Python, without a model and without a device::
 
-    PYTHONPATH=connector python tools/record_kv_specs.py \\
+    PYTHONPATH=connector python tools/record_kv_specs.py \
         > tests/protocol/vectors/abi/vllm-0.32.0/specs.json
 
 The answer is one object:
@@ -183,15 +183,13 @@ def _views(found: Any, tensor: Any, layout: Any, kernel: int) -> dict[str, Any]:
     if isinstance(spec, kv.UniformTypeKVCacheSpecs):
         spec = spec.kv_cache_specs[tensor.layers[0]]
     attention = kernel if isinstance(spec, kv.AttentionSpec) else 0
-    views = kv.create_kv_cache_views(
-        raw, spec, found.num_blocks, layout, tensor, attention or None
-    )
+    views = kv.create_kv_cache_views(raw, spec, found.num_blocks, layout, tensor, attention or None)
     answer = {}
     for layer, view in zip(tensor.layers, views, strict=True):
         size = view.element_size()
         strides = [stride * size for stride in view.stride()]
         shape = [*view.shape[:-1], view.shape[-1] * size]
-        answer[layer] = [view.data_ptr() - raw.data_ptr(), shape, strides[:-1] + [1]]
+        answer[layer] = [view.data_ptr() - raw.data_ptr(), shape, [*strides[:-1], 1]]
     return answer
 
 
@@ -207,9 +205,7 @@ def record() -> dict[str, Any]:
         for name, layers in models().items()
         for layout in layouts.KVCacheLayout
     ]
-    configs += [
-        grouped("alike", models()["alike"], layout, 8) for layout in layouts.KVCacheLayout
-    ]
+    configs += [grouped("alike", models()["alike"], layout, 8) for layout in layouts.KVCacheLayout]
     return {"single": singles, "configs": [each for each in configs if each is not None]}
 
 

@@ -85,9 +85,9 @@ def page(spec: Spec, where: Strides, interior: Interior) -> Page:
         return _latents(spec, where, interior)
     if interior.name == "rocm_planes":
         return _planes(spec, where, interior)
-    if spec.num_slots != spec.num_kv_heads:
+    if spec.num_head_slots is not None:  # even as many as heads: two may be halves of a page
         raise UnknownPart(
-            f"{spec.num_slots} slots for {spec.num_kv_heads} heads are no {interior.name} page",
+            f"{spec.num_head_slots} slots of their own are no {interior.name} page",
             "num_head_slots",
         )
     if interior.name == "cpu":
@@ -169,9 +169,11 @@ def _transposed(spec: Attention, where: Strides, interior: Interior) -> Page:
     """For each kernel block and head, K as `[D, N]` and then V as `[N, D]`."""
     dtype, bits = _element(spec, interior)
     size, states = spec.head_size, where.kernel_states
-    _must_fill(spec, 2 * size * bits // 8)
+    if spec.kv_quant_mode.endswith("PER_TOKEN_HEAD"):
+        raise UnknownPart(f"{spec.kv_quant_mode} in cpu pages", "kv_quant_mode")
     if spec.value_size != size or (states > 1 and where.state != spec.cell_bytes):
         raise Contradiction("cpu pages need equal K and V, and a head in one piece", "interior")
+    _must_fill(spec, 2 * size * bits // 8)
     head = ("H", 1, spec.num_kv_heads, 8 * where.slot)
     k = (head, *where.states(bits), ("D", 1, size, states * bits))
     v = (head, *where.states(size * bits), ("D", 1, size, bits))
