@@ -82,6 +82,9 @@ def check(descriptor: Descriptor) -> None:
         _check_layers(descriptor.model, group, path)
         check_roles(group, path)
         check_codec(group, path)
+        needed = _NEEDS_ROLE.get(group.kind)
+        if needed and group.role(needed) is None:
+            raise Contradiction(f"kind {group.kind!r} needs the role {needed!r}", f"{path}.roles")
     _check_layers_held_once(descriptor)
     _check_tables(descriptor)
     check_pages(descriptor)
@@ -195,9 +198,6 @@ def _check_group(group: Group, path: str) -> None:
     _check_range(group.tokens_per_block, 1, MAX_BLOCK_TOKENS, f"{path}.tokens_per_block")
     _check_states(group, f"{path}.tokens_per_state")
     _check_window(group, f"{path}.window")
-    needed = _NEEDS_ROLE.get(group.kind)
-    if needed and group.role(needed) is None:
-        raise Contradiction(f"kind {group.kind!r} needs the role {needed!r}", f"{path}.roles")
     _check_owner(group, f"{path}.owner")
 
 
