@@ -1,0 +1,209 @@
+"""The command `transload abi`: what descriptors say, how two differ, and what would be moved.
+
+Exit status: 0 well, 1 `diff` found a loss or `check` a failure, 2 bad input, 3 refused. Reads files
+and standard input; needs msgspec alone, and numpy for `check`.
+"""
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final
+
+from transload_abi.errors import AbiError, Refused
+from transload_abi.limits import MAX_DOCUMENT_BYTES
+from transload_abi.types import Descriptor
+
+BAD_INPUT: Final = 2
+REFUSED: Final = 3
+
+_DIFF_STATUS: Final = {"identical": 0, "lossless": 0, "lossy": 1, "refused": REFUSED}
+
+
+class _BadFile(Exception):
+    """A file cannot be used; the text names it."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Entry point; the exit status."""
+    try:
+        options = _parser().parse_args(argv)
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else 0
+    run: Callable[[argparse.Namespace], int] = options.run
+    try:
+        status = run(options)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Whoever read has gone; what is left must not be written at the interpreter's end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except Refused as error:
+        return _fail(options.command, str(error), REFUSED)
+    except (AbiError, _BadFile) as error:
+        return _fail(options.command, str(error), BAD_INPUT)
+    return status
+
+
+def _fail(command: str, message: str, status: int) -> int:
+    line = "".join(each if each.isprintable() else "?" for each in message)
+    sys.stderr.write(f"transload abi {command}: {line}\n")
+    return status
+
+
+# --- commands
+
+
+def _show(options: argparse.Namespace) -> int:
+    descriptor = _read(options.file)
+    if options.json:
+        from transload_abi.text import encode_json
+
+        sys.stdout.write(encode_json(descriptor).decode() + "\n")
+    if options.fingerprints:
+        sys.stdout.write(_fingerprint_text(descriptor))
+    if not options.json and not options.fingerprints:
+        from transload_abi.picture import describe
+
+        sys.stdout.write(describe(descriptor).rstrip("\n") + "\n")
+    return 0
+
+
+def _fingerprint_text(descriptor: Descriptor) -> str:
+    from transload_abi.fingerprints import of_descriptor, of_group
+
+    lines = []
+    named = [("whole", of_descriptor(descriptor))]
+    named += [(f"group {group.id}", of_group(descriptor, group)) for group in descriptor.groups]
+    for title, prints in named:
+        lines.append(title)
+        lines += [f"  {name:<10} {digest}" for name, digest in prints._asdict().items()]
+    return "\n".join(lines) + "\n"
+
+
+def _diff(options: argparse.Namespace) -> int:
+    from transload_abi.cli_diff import diff_text
+
+    a, b = _read_both(options)
+    text, verdict = diff_text((options.a, options.b), a, b)
+    sys.stdout.write(text)
+    return _DIFF_STATUS[verdict]
+
+
+def _plan(options: argparse.Namespace) -> int:
+    from transload_abi.cli_plan import Request, plan_text, read_blocks
+
+    src, dst = _read_both(options)
+    request = Request(
+        options.tokens,
+        options.first_token,
+        read_blocks(options.src_blocks, "--src-blocks"),
+        read_blocks(options.dst_blocks, "--dst-blocks"),
+    )
+    sys.stdout.write(
+        plan_text(src, dst, request, allow_lossy=options.allow_lossy, has_runs=options.runs)
+    )
+    return 0
+
+
+def _check(options: argparse.Namespace) -> int:
+    try:
+        import transload_abi.vectors as vectors
+    except ModuleNotFoundError as error:
+        raise _BadFile(
+            f"the package {error.name} is missing; it comes with pip install 'transload[abi]'"
+        ) from error
+    results = vectors.check_directory(Path(options.folder))
+    for result in results:
+        words = "; ".join(result.failures) or "ok"
+        sys.stdout.write(f"{result.name}: {words}\n")
+    failed = sum(bool(result.failures) for result in results)
+    sys.stdout.write(f"{len(results)} vectors, {failed} failed\n")
+    return 1 if failed else 0
+
+
+# --- input
+
+
+def _read_both(options: argparse.Namespace) -> tuple[Descriptor, Descriptor]:
+    if options.a == options.b == "-":
+        raise _BadFile("standard input can be only one of the two")
+    return _read(options.a), _read(options.b)
+
+
+def _read(name: str) -> Descriptor:
+    """The descriptor in a file, or on standard input where the name is `-`."""
+    from transload_abi.text import read
+
+    try:
+        if name == "-":
+            data = sys.stdin.buffer.read(MAX_DOCUMENT_BYTES + 1)
+        else:
+            with Path(name).open("rb") as file:
+                data = file.read(MAX_DOCUMENT_BYTES + 1)
+    except OSError as error:
+        raise _BadFile(f"cannot read {name}: {error.strerror}") from error
+    try:
+        return read(data)
+    except AbiError as error:
+        raise _BadFile(f"{'standard input' if name == '-' else name}: {error}") from error
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="transload abi",
+        description="What the bytes of KV caches mean. FILE is JSON or MessagePack; - is "
+        "standard input.",
+    )
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    show = commands.add_parser("show", help="say in words what a descriptor says")
+    show.add_argument("file", metavar="FILE")
+    show.add_argument("--json", action="store_true", help="print the canonical JSON instead")
+    show.add_argument("--fingerprints", action="store_true", help="print the fingerprints instead")
+    show.set_defaults(run=_show)
+
+    diff = commands.add_parser("diff", help="what differs, and whether A's blocks become B's")
+    diff.add_argument("a", metavar="A")
+    diff.add_argument("b", metavar="B")
+    diff.set_defaults(run=_diff)
+
+    plan = commands.add_parser("plan", help="what a transport would move from A to B")
+    _add_plan_options(plan)
+    plan.set_defaults(run=_plan)
+
+    check = commands.add_parser("check", help="run the conformance vectors in a folder")
+    check.add_argument("folder", metavar="DIR")
+    check.set_defaults(run=_check)
+    return parser
+
+
+def _add_plan_options(plan: argparse.ArgumentParser) -> None:
+    plan.add_argument("a", metavar="A", help="the source")
+    plan.add_argument("b", metavar="B", help="the destination")
+    plan.add_argument("--tokens", type=_count, required=True, metavar="N", help="of the request")
+    plan.add_argument(
+        "--first-token",
+        type=_count,
+        default=0,
+        metavar="N",
+        help="the first that the destination wants [0]",
+    )
+    for side in ("src", "dst"):
+        plan.add_argument(
+            f"--{side}-blocks",
+            action="append",
+            default=[],
+            metavar="IDS",
+            help="block ids as 3,4,9-20 for table 0, or 1=3,4 for table 1; again for each table "
+            "[scattered ones]",
+        )
+    plan.add_argument("--allow-lossy", action="store_true", help="values may be rounded")
+    plan.add_argument("--runs", action="store_true", help="list all copies")
+
+
+def _count(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and len(text) <= 12):
+        raise argparse.ArgumentTypeError(f"expected a whole number, got {text[:40]!r}")
+    return int(text)

@@ -1,0 +1,185 @@
+"""What `transload abi diff` prints: two descriptors side by side, and the verdicts either way.
+
+Lines have at most `WIDTH` characters. Groups of which the same is to be said are told together.
+"""
+
+import textwrap
+from collections.abc import Iterable, Iterator
+from typing import Final, NamedTuple
+
+from transload_abi.compare import Comparison, Finding, Match, compare, differences, match_groups
+from transload_abi.compare_fields import Difference, Verdict, model_differences
+from transload_abi.compare_words import layout_words, numbers_words, pool_words
+from transload_abi.fingerprints import Fingerprints, of_group
+from transload_abi.types import Descriptor, Group
+
+WIDTH: Final = 100
+_MAX_NAME_CHARS: Final = 40
+_FIELD_CHARS: Final = 14
+_SIDE_CHARS: Final = 32
+_VERDICT_CHARS: Final = 8
+
+_ENDINGS: Final[dict[Verdict, str]] = {
+    "identical": "pages are copied as they are",
+    "lossless": "every value is kept",
+    "lossy": "values are rounded; a plan needs --allow-lossy",
+    "refused": "nothing can be moved",
+}
+
+
+class Row(NamedTuple):
+    """One field with what either side says, and what follows in either direction."""
+
+    field: str
+    a: str
+    b: str
+    there: str = "-"
+    back: str = "-"
+
+
+def diff_text(names: tuple[str, str], a: Descriptor, b: Descriptor) -> tuple[str, Verdict]:
+    """The whole text, and the verdict from A to B.
+
+    Args:
+        names: Of the files, A's and B's.
+        a: Checked.
+        b: Checked.
+    """
+    there, back = compare(a, b), compare(b, a)
+    lines = [
+        f"{letter}  {_side_words(name, d)}"[:WIDTH]
+        for letter, name, d in zip("AB", names, (a, b), strict=True)
+    ]
+    model = [_row_of(each, each.verdict) for each in model_differences(a, b)]
+    if model:
+        lines += ["", "model", *_table(model)]
+    matches = match_groups(a, b)
+    lines += _sections(a, b, matches, there, back)
+    if not matches:
+        found = (*_told("A -> B", there.findings), *_told("B -> A", back.findings))
+        lines += ["", *dict.fromkeys(found)]
+    absent = [*_absent("A", there), *_absent("B", back)]
+    lines += ["", *absent] if absent else []
+    lines += ["", *_ending(there.verdict, back.verdict)]
+    return "\n".join(lines) + "\n", there.verdict
+
+
+def _sections(
+    a: Descriptor, b: Descriptor, matches: Iterable[Match], there: Comparison, back: Comparison
+) -> Iterator[str]:
+    titles: dict[tuple[str, ...], list[str]] = {}
+    for match in matches:
+        body = tuple(_section(a, b, match, there, back))
+        ids = dict.fromkeys((match.src.id, match.dst.id))
+        title = f"{' -> '.join(map(_short, ids))} (layers {numbers_words(match.layers)})"
+        titles.setdefault(body, []).append(title)
+    for body, each in titles.items():
+        yield ""
+        yield from textwrap.wrap(", ".join(each), WIDTH, subsequent_indent="  ")
+        yield from body
+
+
+def _section(
+    a: Descriptor, b: Descriptor, match: Match, there: Comparison, back: Comparison
+) -> Iterator[str]:
+    backward = {
+        each.field: each for each in differences(b, a, Match(match.dst, match.src, match.layers))
+    }
+    rows = [
+        _row_of(each, backward[each.field].verdict if each.field in backward else "-")
+        for each in differences(a, b, match)
+        if not each.path.startswith("model.")
+    ]
+    shown = {row.field for row in rows}
+    rows += [row for row in _placement_rows(a, b, match) if row.field not in shown]
+    yield from _table(rows)
+    pairs = ((match.src.id, match.dst.id), (match.dst.id, match.src.id))
+    for arrow, comparison, pair in zip(("A -> B", "B -> A"), (there, back), pairs, strict=True):
+        yield from _told(
+            arrow, (each for each in comparison.findings if (each.src, each.dst) == pair)
+        )
+    yield from _fingerprint_lines(of_group(a, match.src), of_group(b, match.dst))
+
+
+def _row_of(difference: Difference, back: str) -> Row:
+    return Row(difference.field, difference.src, difference.dst, difference.verdict, back)
+
+
+def _placement_rows(a: Descriptor, b: Descriptor, match: Match) -> Iterator[Row]:
+    """What differs without any bearing on the verdict."""
+    ours, theirs = _placement(a, match.src), _placement(b, match.dst)
+    for field, words in ours.items():
+        if words != theirs[field]:
+            yield Row(field, words, theirs[field])
+
+
+def _placement(d: Descriptor, group: Group) -> dict[str, str]:
+    names = dict.fromkeys(pool for place in group.places for pool in place.pools)
+    pools = [d.pool(name) for name in names]
+    ordinal, count = group.owner.replica
+    return {
+        "kind": group.kind,
+        "layout": layout_words(group),
+        "memory": " and ".join(sorted({pool.memory for pool in pools})),
+        "pools": pool_words(group),
+        "blocks": str(min(pool.num_blocks for pool in pools)),
+        "null block": "none" if group.null_block is None else str(group.null_block),
+        "replica": "the only one" if count == 1 else f"{ordinal} of {count}",
+    }
+
+
+def _table(rows: list[Row]) -> Iterator[str]:
+    if rows:
+        yield from _row_lines(Row("", "A", "B", "A -> B", "B -> A"))
+    for row in rows:
+        yield from _row_lines(row)
+
+
+def _row_lines(row: Row) -> Iterator[str]:
+    widths = (_FIELD_CHARS, _SIDE_CHARS, _SIDE_CHARS, _VERDICT_CHARS, _VERDICT_CHARS)
+    cells = [textwrap.wrap(cell, width) for cell, width in zip(row, widths, strict=True)]
+    for at in range(max(map(len, cells))):
+        parts = (
+            (cell[at] if at < len(cell) else "").ljust(width)
+            for cell, width in zip(cells, widths, strict=True)
+        )
+        yield f"  {' '.join(parts)}".rstrip()
+
+
+def _told(arrow: str, findings: Iterable[Finding]) -> Iterator[str]:
+    for finding in findings:
+        words = f"{arrow}  {finding.verdict}: {finding.reason or 'nothing in a page differs'}"
+        yield from textwrap.wrap(words, WIDTH, initial_indent="  ", subsequent_indent=" " * 10)
+
+
+def _fingerprint_lines(a: Fingerprints, b: Fingerprints) -> Iterator[str]:
+    same = [name for name in Fingerprints._fields if getattr(a, name) == getattr(b, name)]
+    other = [name for name in Fingerprints._fields if name not in same]
+    parts = [("the same", same), ("other", other)]
+    told = "; ".join(f"{words}: {', '.join(names)}" for words, names in parts if names)
+    yield f"  fingerprints  {told}"
+
+
+def _absent(letter: str, comparison: Comparison) -> Iterator[str]:
+    for sentence in comparison.absent:
+        words = f"from {letter} to {sentence}"
+        yield from textwrap.wrap(words, WIDTH, subsequent_indent="  ")
+
+
+def _ending(there: Verdict, back: Verdict) -> Iterator[str]:
+    if there == back:
+        yield f"both ways {there}: {_ENDINGS[there]}"
+        return
+    for arrow, verdict in (("A -> B", there), ("B -> A", back)):
+        yield f"{arrow} {verdict}: {_ENDINGS[verdict]}"
+
+
+def _side_words(name: str, d: Descriptor) -> str:
+    told = d.producer
+    parts = (told.engine, told.version, told.backend, told.layout)
+    made = " ".join(_short(part) for part in parts if part)
+    return ", ".join(filter(None, (_short(name), f"model {_short(d.model.name)}", made)))
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= _MAX_NAME_CHARS else f"{name[: _MAX_NAME_CHARS - 3]}..."
