@@ -1,0 +1,221 @@
+"""Which bits a descriptor's elements lie in, one by one: what a proof compares a plan with.
+
+Everything is enumerated from the descriptor's terms. Nothing here is shared with the planner.
+"""
+
+from collections.abc import Iterator
+from itertools import product
+from math import gcd
+from typing import Final, NamedTuple
+
+from transload_abi.codecs import CODECS, scale_param
+from transload_abi.errors import LimitExceeded
+from transload_abi.floats import read_float
+from transload_abi.roles import ROLES
+from transload_abi.types import Descriptor, Group, Role
+
+MAX_STRIPS: Final = 1 << 20
+"""Into how many stretches a proof may cut one piece: about two seconds of work."""
+
+
+class Home(NamedTuple):
+    """What a stretch of bits is counted from: a pool, and the bytes from its block to the next."""
+
+    pool: str
+    block_stride: int
+
+
+class Strip(NamedTuple):
+    """Bits that lie together on both sides, counted in block 0.
+
+    Attributes:
+        first: First bit on the destination.
+        end: After the last.
+        shift: Bits from the destination's to the source's; 0 where numbers are converted.
+        src: What the source's are counted from; None where numbers are converted.
+    """
+
+    first: int
+    end: int
+    shift: int
+    src: Home | None
+
+
+Strips = dict[Home, list[Strip]]
+"""By what the destination's bits are counted from."""
+
+
+class Bundle(NamedTuple):
+    """A group of the destination and one of the source that has some of its layers."""
+
+    src: Group
+    dst: Group
+    layers: tuple[int, ...]
+
+    @property
+    def heads(self) -> range:
+        """What both hold, of the model's heads."""
+        ours, theirs = self.src.owner.heads, self.dst.owner.heads
+        return range(max(ours[0], theirs[0]), min(ours[1], theirs[1]))
+
+    @property
+    def name(self) -> str:
+        """For messages."""
+        return f"{self.src.id} to {self.dst.id}"
+
+
+def bundles(src: Descriptor, dst: Descriptor) -> list[Bundle]:
+    """All pairs of groups between which a whole plan moves something."""
+    holders = {
+        (layer, role.role): group
+        for group in src.groups
+        if group.transferable
+        for layer in group.layers
+        for role in group.roles
+    }
+    found = []
+    for group in dst.groups:
+        by_source: dict[str, tuple[Group, list[int]]] = {}
+        for layer in group.layers if group.transferable else ():
+            held = [holders.get((layer, role.role)) for role in group.roles]
+            source = next((one for one in held if one is not None), None)
+            if source is not None:
+                by_source.setdefault(source.id, (source, []))[1].append(layer)
+        for source, layers in by_source.values():
+            bundle = Bundle(source, group, tuple(layers))
+            if len(bundle.heads) and _have_common_token(source, group):
+                found.append(bundle)
+    return found
+
+
+def _have_common_token(src: Group, dst: Group) -> bool:
+    """Whether a stretch of one rank's tokens ever meets one of the other's."""
+    ours, theirs = src.owner.tokens, dst.owner.tokens
+    step = gcd(ours.interleave * ours.size, theirs.interleave * theirs.size)
+    behind = (theirs.rank * theirs.interleave - ours.rank * ours.interleave) % step
+    return behind < ours.interleave or step - behind < theirs.interleave
+
+
+class Elements(NamedTuple):
+    """Where the elements of one role are, for one layer in block 0.
+
+    Attributes:
+        home: What bits are counted from.
+        base: Bits to index 0.
+        axes: For each axis of the role, bits from index 0 to every index.
+        bits: Of an element.
+    """
+
+    home: Home
+    base: int
+    axes: dict[str, list[int]]
+    bits: int
+
+
+def elements(group: Group, role: Role, layer: int) -> Elements:
+    """Enumerate a role of one layer."""
+    place = group.places[role.place]
+    position = group.layers.index(layer)
+    pool = place.pools[position] if len(place.pools) > 1 else place.pools[0]
+    base = 8 * (place.offset + position * place.layer_stride) + role.base_bits
+    axes = {
+        axis: [
+            sum(
+                i // div % extent * stride
+                for name, div, extent, stride in role.terms
+                if name == axis
+            )
+            for i in range(role.shape[axis])
+        ]
+        for axis in ROLES[role.role].axes
+    }
+    return Elements(Home(pool, place.block_stride), base, axes, role.bits)
+
+
+def expected(bundle: Bundle, src_first: int, dst_first: int, states: int) -> Strips:
+    """Where every bit of a piece must go to, and where it must come from.
+
+    Args:
+        bundle: What moves.
+        src_first: First state of the piece in the source's block.
+        dst_first: First state of the piece in the destination's block.
+        states: Of the piece.
+
+    Raises:
+        LimitExceeded: There are too many stretches.
+    """
+    found: Strips = {}
+    num_strips = 0
+    for theirs, layer in product(bundle.dst.roles, bundle.layers):
+        into = elements(bundle.dst, theirs, layer)
+        ours = bundle.src.role(theirs.role)
+        source = None
+        if ours is not None and is_unchanged(bundle, ours, theirs, layer):
+            source = elements(bundle.src, ours, layer)
+        spots = list(_spots(bundle, into, source, (src_first, dst_first, states)))
+        num_strips += len(spots)
+        if num_strips > MAX_STRIPS:
+            raise LimitExceeded(f"{bundle.name}: more than {MAX_STRIPS} stretches in a piece")
+        found.setdefault(into.home, []).extend(spots)
+    return found
+
+
+def _spots(
+    bundle: Bundle, into: Elements, source: Elements | None, piece: tuple[int, int, int]
+) -> Iterator[Strip]:
+    src_first, dst_first, states = piece
+    rows = []
+    for name, offsets in into.axes.items():
+        ours = source.axes[name] if source else offsets
+        if name == "H":
+            src_start, dst_start, count = (
+                bundle.heads[0] - bundle.src.owner.heads[0] if source else 0,
+                bundle.heads[0] - bundle.dst.owner.heads[0],
+                len(bundle.heads),
+            )
+        elif name == "N":
+            src_start, dst_start, count = src_first if source else 0, dst_first, states
+        else:
+            src_start, dst_start, count = 0, 0, len(offsets)
+        here = offsets[dst_start : dst_start + count]
+        there = ours[src_start : src_start + count] if source else here
+        rows.append(list(zip(here, there, strict=True)))
+    bits = into.bits
+    last = rows[-1]
+    if all(here == there == bits * i for i, (here, there) in enumerate(last)):
+        rows[-1], bits = [(0, 0)], bits * len(last)
+    base, src_base = into.base, source.base if source else into.base
+    home = source.home if source else None
+    for steps in product(*rows):
+        first = base + sum([step[0] for step in steps])
+        shift = src_base + sum([step[1] for step in steps]) - first if source else 0
+        yield Strip(first, first + bits, shift, home)
+
+
+def is_unchanged(bundle: Bundle, ours: Role, theirs: Role, layer: int) -> bool:
+    """Whether equal bits mean equal numbers for a role of one layer."""
+    if ours.dtype != theirs.dtype:
+        return False
+    value = theirs.role
+    for group in (bundle.src, bundle.dst):
+        scales = CODECS[group.codec.id].scale_role
+        value = next((name for name, scale in scales.items() if scale == theirs.role), value)
+    means = [_meaning(group, value, layer) for group in (bundle.src, bundle.dst)]
+    return means[0] == means[1]
+
+
+def _meaning(group: Group, value: str, layer: int) -> tuple[object, ...]:
+    """Dtype, inline codec and outside scale of a value role in one layer."""
+    role = group.role(value)
+    inline = group.codec.id if value in CODECS[group.codec.id].scale_role else ""
+    scale = outside_scale(group, value, layer)
+    return role and role.dtype, inline, None if scale is None else read_float(scale)
+
+
+def outside_scale(group: Group, value: str, layer: int) -> str | None:
+    """The text of a layer's scale, where the codec keeps it outside of the page."""
+    if not CODECS[group.codec.id].has_scales_param:
+        return None
+    texts = group.codec.params[scale_param(value)]
+    assert isinstance(texts, list), "a checked codec has a list of scales"
+    return str(texts[group.layers.index(layer)])
