@@ -4,7 +4,14 @@ import sys
 
 
 def run() -> int:
-    """Run the command; the exit status."""
+    """Run the command; the exit status.
+
+    `abi` is dispatched before anything of the router is imported: it works without its packages.
+    """
+    if sys.argv[1:2] == ["abi"]:
+        from transload_abi.cli import main as run_abi
+
+        return run_abi(sys.argv[2:])
     try:
         from transload_router.cli import main
     except ModuleNotFoundError as error:

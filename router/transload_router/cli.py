@@ -1,4 +1,4 @@
-"""The `transload` command: `serve` and `check-config`."""
+"""The `transload` command: `serve`, `check-config` and `abi`."""
 
 import asyncio
 import gc
@@ -27,6 +27,7 @@ _USAGE = """usage: transload COMMAND [options]
 commands:
   serve         serve one OpenAI-compatible endpoint in front of prefill and decode engines
   check-config  check the same options, print the settings in force, and end
+  abi           say what KV caches' bytes mean, whether two convert, and what would be moved
   version       print the version
 
 `transload COMMAND --help` lists a command's options.
@@ -40,6 +41,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     if command in ("version", "--version"):
         print(f"transload {__version__}")
         return 0
+    if command == "abi":
+        from transload_abi.cli import main as run_abi
+
+        return run_abi(rest)
     run = _COMMANDS.get(command)
     if run is None:
         is_asked = command in ("help", "--help", "-h")
