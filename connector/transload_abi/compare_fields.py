@@ -302,7 +302,8 @@ def _value_difference(
 def _layout_differences(src: Group, dst: Group, path: str) -> Iterator[Difference]:
     """At most one: of the first role that lies differently in its page.
 
-    Other slices and block sizes change strides by themselves; there only another order counts.
+    Other slices, block sizes and dtypes change strides by themselves; there only another order
+    counts.
     """
     words = (layout_words(src), layout_words(dst))
     indices = {role.role: index for index, role in enumerate(dst.roles)}
@@ -318,7 +319,7 @@ def _layout_differences(src: Group, dst: Group, path: str) -> Iterator[Differenc
             reason = _order_reason(SHORT_WORDS[b.role], *orders)
             yield Difference(at, "layout", *words, "lossless", reason)
             return
-        if words[0] != words[1] or _is_same_slice(src, dst):
+        if words[0] != words[1] or (a.bits == b.bits and _is_same_slice(src, dst)):
             yield Difference(at, "layout", *words, "lossless", _mark_reason(*words))
             return
 
