@@ -19,16 +19,16 @@ ACCEPTED = sorted((VECTORS / "accepted").iterdir())
 
 HEAD = b'{"abi":"kvabi/1","x_":'
 PACKED_HEAD = b"\x82\xa3abi\xa7kvabi/1\xa2x_"
-PACKED_COUNT = MAX_DOCUMENT_BYTES - len(PACKED_HEAD) - 5
+PACKED_COUNT = 40_000
 PACKED_ARRAY = PACKED_HEAD + b"\xdd" + PACKED_COUNT.to_bytes(4, "big")
 
-FULL_SIZE = {
+HOSTILE = {
     "brackets": b"[" * MAX_DOCUMENT_BYTES,
     "quotes": b'"' * MAX_DOCUMENT_BYTES,
     "escaped quotes": b'"' + b'\\"' * (MAX_DOCUMENT_BYTES // 2 - 1),
     "digits": HEAD + b"9" * (MAX_DOCUMENT_BYTES - len(HEAD) - 1) + b"}",
-    "empty lists": HEAD + b"[" + b"[]," * 340_000 + b"1]}",
-    "empty objects": HEAD + b"[" + b"{}," * 340_000 + b"1]}",
+    "empty lists": HEAD + b"[" + b"[]," * 40_000 + b"1]}",
+    "empty objects": HEAD + b"[" + b"{}," * 40_000 + b"1]}",
     "packed empty arrays": PACKED_ARRAY + b"\x90" * PACKED_COUNT,
     "packed empty maps": PACKED_ARRAY + b"\x80" * PACKED_COUNT,
     "packed arrays in arrays": b"\x91" * MAX_DOCUMENT_BYTES,
@@ -59,9 +59,8 @@ def test_the_index_names_every_file_once() -> None:
     assert sorted([*names, "index.json"]) == sorted(path.name for path in REFUSED.iterdir())
 
 
-@pytest.mark.parametrize("data", FULL_SIZE.values(), ids=FULL_SIZE)
-def test_the_largest_document_takes_bounded_memory(data: bytes) -> None:
-    assert len(data) <= MAX_DOCUMENT_BYTES
+@pytest.mark.parametrize("data", HOSTILE.values(), ids=HOSTILE)
+def test_memory_is_bounded_by_the_length(data: bytes) -> None:
     tracemalloc.start()
     try:
         with pytest.raises(AbiError):
@@ -69,7 +68,7 @@ def test_the_largest_document_takes_bounded_memory(data: bytes) -> None:
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert peak < MOST_BYTES_PER_BYTE * MAX_DOCUMENT_BYTES
+    assert peak < MOST_BYTES_PER_BYTE * len(data)
 
 
 @pytest.mark.parametrize(
