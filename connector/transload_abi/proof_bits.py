@@ -66,24 +66,13 @@ class Bundle(NamedTuple):
 
 def bundles(src: Descriptor, dst: Descriptor) -> list[Bundle]:
     """All pairs of groups between which a whole plan moves something."""
-    holders = {
-        (layer, role.role): group
-        for group in src.groups
-        if group.transferable
-        for layer in group.layers
-        for role in group.roles
-    }
     found = []
-    for group in dst.groups:
-        by_source: dict[str, tuple[Group, list[int]]] = {}
-        for layer in group.layers if group.transferable else ():
-            held = [holders.get((layer, role.role)) for role in group.roles]
-            source = next((one for one in held if one is not None), None)
-            if source is not None:
-                by_source.setdefault(source.id, (source, []))[1].append(layer)
-        for source, layers in by_source.values():
-            bundle = Bundle(source, group, tuple(layers))
-            if len(bundle.heads) and _have_common_token(source, group):
+    for theirs, ours in product(dst.groups, src.groups):
+        layers = tuple(layer for layer in theirs.layers if layer in ours.layers)
+        is_alike = any(ours.role(role.role) for role in theirs.roles)
+        if ours.transferable and theirs.transferable and layers and is_alike:
+            bundle = Bundle(ours, theirs, layers)
+            if len(bundle.heads) and _have_common_token(ours, theirs):
                 found.append(bundle)
     return found
 

@@ -30,7 +30,7 @@ def check_tokens(batch: Batch, bundle: Bundle, blocks: Blocks, path: str) -> Non
         piece = (block, state // states * states)
         into = state - piece[1]
         if piece not in moved:
-            if is_seen and source is not None:
+            if is_seen:
                 raise ProofFailed(f"state {state} of block {block} is not moved", path)
             continue
         if source is None or moved[piece] != (source[0], source[1] - into):

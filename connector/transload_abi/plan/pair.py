@@ -64,7 +64,7 @@ class Pair:
             Refused: `compare` refuses, or finds a loss that is not allowed; or a copy would move
                 less than a byte.
         """
-        _check_verdict(src, dst, allow_lossy)
+        check_verdict(src, dst, allow_lossy=allow_lossy)
         by_lane: dict[tuple[object, ...], list[Share]] = {}
         by_tables: dict[tuple[int, int], list[Share]] = {}
         for match in match_groups(src, dst):
@@ -129,7 +129,8 @@ class Pair:
                 seen |= used[table]
 
 
-def _check_verdict(src: Descriptor, dst: Descriptor, allow_lossy: bool) -> None:
+def check_verdict(src: Descriptor, dst: Descriptor, *, allow_lossy: bool) -> None:
+    """Refuse what `compare` refuses, and losses unless they are allowed."""
     for finding in compare(src, dst).findings:
         between = f"{finding.src} to {finding.dst}" if finding.src else finding.dst
         if finding.verdict == "refused":
