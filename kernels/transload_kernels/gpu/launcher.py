@@ -1,0 +1,81 @@
+# mypy: disable-error-code="import-untyped"
+"""Where kernels are started: on a tensor's GPU, or by Triton's interpreter in this process."""
+
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Protocol
+
+import torch
+import triton
+from torch import Tensor
+
+from transload_kernels.errors import Unsupported
+from transload_kernels.gpu.launch import Tuning
+
+
+class Launcher(Protocol):
+    """Starts kernels with one tuning; tests and reports put their own in its place."""
+
+    tuning: Tuning
+
+    def num_programs(self, device: torch.device) -> int:
+        """The most programs that a launch there should have."""
+
+    def launch(
+        self,
+        kernel: Any,
+        num_programs: int,
+        device: torch.device,
+        arguments: Sequence[Any],
+        constants: Mapping[str, Any],
+    ) -> None:
+        """Queue `num_programs` programs on the device's current stream."""
+
+
+class TritonLauncher:
+    """Starts kernels on GPUs; on the CPU only where Triton interprets.
+
+    Args:
+        tuning: Of all launches.
+    """
+
+    def __init__(self, tuning: Tuning) -> None:
+        self.tuning = tuning
+
+    def num_programs(self, device: torch.device) -> int:
+        """The tuning's cap; without one, two programs for each SM or compute unit."""
+        if self.tuning.num_programs:
+            return self.tuning.num_programs
+        if device.type != "cuda":
+            return 4
+        return 2 * int(torch.cuda.get_device_properties(device).multi_processor_count)
+
+    def launch(
+        self,
+        kernel: Any,
+        num_programs: int,
+        device: torch.device,
+        arguments: Sequence[Any],
+        constants: Mapping[str, Any],
+    ) -> None:
+        """See `Launcher.launch`. Raises `Unsupported` on a device that Triton cannot use here."""
+        if device.type != "cuda" and not is_interpreting():
+            raise Unsupported(f"triton: buffers are on {device}; a GPU is needed")
+        with _on(device):
+            kernel[(num_programs,)](
+                *arguments, **constants, num_warps=self.tuning.num_warps, enable_fp_fusion=False
+            )
+
+
+def is_interpreting() -> bool:
+    """Whether this process runs kernels by Triton's interpreter (TRITON_INTERPRET=1)."""
+    return bool(triton.knobs.runtime.interpret)
+
+
+def _on(device: torch.device) -> AbstractContextManager[object]:
+    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
+
+
+def sent(numbers: Tensor, device: torch.device) -> Tensor:
+    """A table for a kernel: on the device, without gaps."""
+    return numbers.to(device, non_blocking=True).contiguous()
