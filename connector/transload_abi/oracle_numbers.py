@@ -124,7 +124,7 @@ def _encode_float8(values: Values, dtype: str) -> Bits:
     rule = _FLOAT8[dtype]
     # Codes of one sign ascend with their values, so an even code is an even mantissa.
     steps = _positive(dtype).astype(np.float64)
-    size = np.abs(values.astype(np.float64))
+    size = np.abs(np.where(np.isnan(values), 0, values).astype(np.float64))
     above = np.searchsorted(steps, size).clip(1, len(steps) - 1)
     middle = (steps[above - 1] + steps[above]) / 2
     is_up = (size > middle) | ((size == middle) & (above % 2 == 0))

@@ -48,6 +48,7 @@ class ConvertCase(NamedTuple):
         dst_blocks: What the request has there.
         num_tokens: Of the request.
         first_token: That the destination wants.
+        unseen_blocks: Blocks at the beginning of the destination's lists to which nothing moves.
         change: By role, what becomes of an element: `f32` or `bf16` of its value; a role that is
             not named keeps its bits.
     """
@@ -59,6 +60,7 @@ class ConvertCase(NamedTuple):
     dst_blocks: Blocks
     num_tokens: int
     first_token: int = 0
+    unseen_blocks: int = 0
     change: Mapping[str, str] = NONE
 
 
@@ -247,6 +249,12 @@ def _rank(layout: str, dims: Dims, first: int, end: int, total: int, *replica: i
     return formats.vllm(layout, dims._replace(heads=end - first), owner=owner)
 
 
+def _tokens(rank: int, layout: str) -> Cache:
+    """A rank of two that take turns of four tokens."""
+    tokens: dict[str, Any] = {"size": 2, "interleave": 4} | ({"rank": 1} if rank else {})
+    return formats.vllm(layout, DIMS, owner={"heads": [0, 2, 2], "tokens": tokens})
+
+
 def _ranks() -> list[ConvertCase]:
     vllm, stage = formats.vllm, DIMS._replace(layers=4)
     blocks: list[Blocks] = [{0: [5, 2]}, {0: [3, 4]}, {0: [1, 2]}, {0: [4, 1]}]
@@ -275,6 +283,23 @@ def _ranks() -> list[ConvertCase]:
             [Source(rank, ids, "lossless") for rank, ids in zip(replicas, blocks, strict=True)],
             vllm("LBHNC", DIMS),
             **end,
+        ),
+        _one(
+            "tokens-to-half",
+            "all tokens to the second of two ranks that take turns of four",
+            vllm("LBNHC", DIMS),
+            _tokens(1, "LBHNC"),
+            "lossless",
+            src_blocks={0: [5, 2, 3, 4]},
+            num_tokens=32,
+        ),
+        ConvertCase(
+            "tokens-halves-to-all",
+            "two ranks that take turns of four tokens put together",
+            [Source(_tokens(i, "LBNHC"), blocks[i], "lossless") for i in range(2)],
+            vllm("LBHNC", DIMS),
+            {0: [1, 3, 5, 2]},
+            32,
         ),
         _one(
             "layers-4-to-2",
@@ -317,6 +342,14 @@ def _ranges() -> list[ConvertCase]:
             vllm("LBNHC", DIMS, **slide),
             "lossless",
             **(tail | {"dst_blocks": {0: [2, 5]}}),
+        ),
+        _one(
+            "window-of-which-the-source-holds-less",
+            "the destination has room for blocks that no query sees any more: it stays empty",
+            vllm("LBHNC", DIMS, **slide),
+            vllm("LBNHC", DIMS, **slide),
+            "lossless",
+            **(tail | {"dst_blocks": {0: [1, 3, 2, 5]}, "unseen_blocks": 2}),
         ),
         _one(
             "full-to-window",
@@ -395,6 +428,14 @@ def _codecs() -> list[ConvertCase]:
             vllm("LBHNC", DIMS._replace(dtype="e4m3"), **per_tensor),
             formats.vllm_cpu(DIMS),
             "lossless",
+            change={"k": "bf16", "v": "bf16"},
+        ),
+        _one(
+            "f32-to-bf16",
+            "values are rounded; every fourth lies halfway, and the even one is nearest then",
+            vllm("LBNHC", DIMS._replace(dtype="f32")),
+            vllm("LBNHC", DIMS),
+            "lossy",
             change={"k": "bf16", "v": "bf16"},
         ),
         _one(

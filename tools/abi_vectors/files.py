@@ -70,7 +70,8 @@ def write_convert(root: Path, case: ConvertCase) -> None:
         _put_pools(folder / f"src-{number}", source.cache)
         blocks = _by_table(source.blocks)
         sources.append({"number": number, "verdict": source.verdict, "blocks": blocks})
-    requests.fill(case.dst, case.dst_blocks, case.num_tokens, case.first_token, case)
+    held = {table: ids[case.unseen_blocks :] for table, ids in case.dst_blocks.items()}
+    requests.fill(case.dst, held, case.num_tokens, case.first_token, case)
     _put(folder / "dst.json", _descriptor(case.dst))
     _put_pools(folder / "dst", case.dst)
     document = {

@@ -119,6 +119,8 @@ def _of_hex(text: str) -> float:
 def _plain(bits: Array, dtype: str) -> Array:
     """Without what is no number, keeping signs and mantissas."""
     if dtype == "f32":
+        # Every fourth lies halfway between two bf16.
+        bits = np.where(bits >> 16 & 3 == 0, bits & 0xFFFF0000 | 0x8000, bits)
         return (bits & 0x807FFFFF) | (120 + (bits >> 23) % 16 << 23)
     if dtype == "bf16":
         return (bits & 0x807F) | (120 + (bits >> 7) % 16 << 7)

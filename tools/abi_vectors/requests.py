@@ -28,7 +28,7 @@ def fill(
         cache: Where.
         blocks: By table; the last holds the last token.
         num_tokens: Of the request.
-        first_token: The first to write.
+        first_token: The first to write; 0 where the group holds a slice of the tokens.
         convert: Its sources' elements, changed as it says; None: the request's own elements.
     """
     for group in cache.groups.values():
@@ -39,10 +39,20 @@ def fill(
             size = view.shape["N"]
             for position, layer in enumerate(group.document["layers"]):
                 found = _states(group, view, layer, end, convert)
-                for index, block in enumerate(ids, (end - 1) // size - len(ids) + 1):
+                held = _held(group, end)
+                found = found[:, held] if "H" in view.axes else found[held]
+                last = (len(held) - 1) // size
+                for index, block in enumerate(ids, last - len(ids) + 1):
                     if block != group.document.get("null_block"):
-                        part = slice(max(first, index * size), min(end, (index + 1) * size))
+                        part = slice(max(first, index * size), min(len(held), (index + 1) * size))
                         _write_part(view, position, block, found, part, index * size)
+
+
+def _held(group: Group, end: int) -> list[int]:
+    """The states below `end` that a rank of a context-parallel group holds, in its order."""
+    given = group.document.get("owner", {}).get("tokens", {})
+    rank, size, run = (given.get(name, 0) for name in ("rank", "size", "interleave"))
+    return [state for state in range(end) if not size or state // run % size == rank]
 
 
 def _write_part(

@@ -103,6 +103,15 @@ def test_what_lies_outside_is_clamped_and_nan_stays(dtype: str, value: float, bi
     assert encode(values_of(value), dtype).tolist() == [bits]
 
 
+@pytest.mark.parametrize(
+    ("dtype", "bits"),
+    [("e4m3", 0x7F), ("e5m2", 0x7D), ("bf16", 0x7FC0), ("f16", 0x7E00), ("f32", 0x7FC00000)],
+)
+def test_a_nan_of_any_kind_is_written_as_one(dtype: str, bits: int) -> None:
+    patterns = np.array([0xFFFFFFFF, 0x7F800001, 0xFFC12345], np.uint32)
+    assert encode(patterns.view(np.float32), dtype).tolist() == [bits] * 3
+
+
 def test_the_largest_of_each_dtype() -> None:
     due = {"f32": 3.4028234663852886e38, "f16": 65504, "e4m3": 448, "e5m2": 57344, "i8": 127}
     due |= {"bf16": 3.3895313892515355e38, "e4m3fnuz": 240, "e5m2fnuz": 57344, "u8": 255}
@@ -339,3 +348,11 @@ def test_a_conversion_divides_by_the_destinations_scale() -> None:
     to = np.zeros(2, np.uint8)
     oracle.execute(plan, {"s": np.array([0x4000, 0x4080], np.uint16).view(np.uint8)}, {"d": to})
     assert to.tolist() == [0x38, 0x40]
+
+
+def test_elements_that_begin_inside_of_a_byte_are_not_read_in_passing() -> None:
+    src = operand("k", "e4m3", "s", {"H": 1, "N": 1, "D": 2})
+    conversion = Conversion("k", 0, "none", "none", (src._replace(bit=4),), (src,))
+    plan = planned(conversions=(conversion,), sequences=(Sequence(0, 0, 1),))
+    with pytest.raises(AssertionError, match="whole bytes"):
+        oracle.execute(plan, {"s": np.zeros(9, np.uint8)}, {"s": np.zeros(9, np.uint8)})
