@@ -252,7 +252,6 @@ def changed(**fields: Any) -> str:
             {"owner": Owner(heads=(0, 4, 4), tokens=TokenSlice(1, 2, 8))},
             "tokens of rank 1 of 2, 8 in a row",
         ),
-        ({"null_block": None}, "8 tokens per block   table 0\n"),
         ({"transferable": False}, "not transferable"),
         ({"kind": "chunked_local", "window": 64}, "chunk of 64 tokens"),
         ({"kind": "ring", "window": 64}, "ring of 64 tokens"),
@@ -276,6 +275,11 @@ def changed(**fields: Any) -> str:
 def test_what_is_unusual_of_a_group_is_said(fields: dict[str, Any], fact: str) -> None:
     assert fact in changed(**fields)
     assert fact not in changed()
+
+
+def test_a_block_of_no_meaning_is_said_where_there_is_one() -> None:
+    assert "block 0 means not held" in changed()
+    assert "not held" not in changed(null_block=None)
 
 
 def test_a_state_is_one_for_all_tokens_and_its_part_a_ranks() -> None:
