@@ -210,12 +210,12 @@ BENDS = [
 def test_a_bent_plan_cannot_be_proved(kind: str, data: st.DataObject) -> None:
     names = st.sampled_from(NAMES)
     tokens = data.draw(st.sampled_from([(4, 4), (2, 4), (4, 2)]))
-    sides = [PLACEMENTS[data.draw(names)](Shape(2, 12, 2, count, 8)) for count in tokens]
+    src, dst = (PLACEMENTS[data.draw(names)](Shape(2, 12, 2, count, 8)) for count in tokens)
     lists = [[3, 1, 5, 9, 8, 6, 2][: -(-10 // count)] for count in tokens]
     blocks = Blocks({0: lists[0]}, {0: lists[1]}, 10)
-    plan = Pair.compile(*sides).plan(blocks)
-    prove(plan, *sides, blocks)
+    plan = Pair.compile(src, dst).plan(blocks)
+    prove(plan, src, dst, blocks)
     changed = bent(plan, kind, data.draw(st.integers(0, 7)))
     if changed is not None:
         with pytest.raises(ProofFailed):
-            prove(changed, *sides, blocks)
+            prove(changed, src, dst, blocks)

@@ -95,15 +95,17 @@ def axis_nests(src: Digits, src_start: int, dst: Digits, dst_start: int, count: 
 
 
 def _even_cuts(cuts: list[int]) -> list[int]:
-    """The longest start of `cuts` whose members each divide all that follow."""
-    rest = [0] * len(cuts)
-    for at in range(len(cuts) - 2, -1, -1):
-        rest[at] = gcd(rest[at + 1], cuts[at + 1])
-    even = []
-    for cut, following in zip(cuts, rest, strict=True):
-        if following % cut:
+    """The longest start of `cuts` whose members each divide all that follow.
+
+    Its last member is the largest that divides all cuts that are left out.
+    """
+    even = [1]
+    for at, cut in enumerate(cuts):
+        common = gcd(*cuts[at:])
+        if common > even[-1]:
+            even.append(common)
+        if common != cut:
             break
-        even.append(cut)
     return even
 
 
