@@ -217,7 +217,8 @@ def convert_rows(
             for one in written:
                 for other in read:
                     arguments.check_apart(one, other)
-    kernels = _choose("convert_rows", dst, num_bytes, implementation)
+    written_bytes = num_bytes // widest * arguments.row_bytes_of(dst_format, num_elements)
+    kernels = _choose("convert_rows", dst, written_bytes, implementation)
     kernels.convert_rows(
         dst,
         src,

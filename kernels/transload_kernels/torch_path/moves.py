@@ -22,7 +22,7 @@ MIN_STRIDED_BYTES: Final = 4096
 CHUNK_BYTES: Final = 1 << 20
 """Of rows gathered by index: a temporary that stays in the cache of a core."""
 
-_WORDS: Final = ((8, torch.int64), (4, torch.int32), (2, torch.int16), (1, torch.uint8))
+_WORDS: Final = {8: torch.int64, 4: torch.int32, 2: torch.int16, 1: torch.uint8}
 
 
 def copy_runs(dst: Sequence[Tensor], src: Sequence[Tensor], runs: Tensor) -> None:
@@ -70,14 +70,16 @@ def zero_tail(
 ) -> None:
     """See `operations.zero_tail`."""
     rows = simplify(offsets, offsets, row_bytes, [(count, s, s) for count, s in loops])
+    size = _word_bytes(rows, dst)
     if _is_strided(rows):
-        unit, words = _words(dst, rows.unit_bytes())
+        words = _words(dst, size)
         for progression in progressions(rows):
-            _view(words, unit, progression.dst_offset, rows, progression.loop, side=2).zero_()
+            _view(words, size, progression.dst_offset, rows, progression.loop, side=2).zero_()
     else:
         unit = rows.unit_bytes()
+        table = _table(dst, unit, size)
         for index, _ in _indices(rows, unit):
-            _table(dst, unit).index_fill_(0, index.to(dst.device), 0)
+            table.index_fill_(0, index.to(dst.device), 0)
 
 
 def _is_strided(rows: Rows) -> bool:
@@ -86,18 +88,16 @@ def _is_strided(rows: Rows) -> bool:
 
 
 def _copy_strided(dst: Tensor, src: Tensor, rows: Rows) -> None:
-    unit_bytes = rows.unit_bytes()
-    unit = min(_words(dst, unit_bytes)[0], _words(src, unit_bytes)[0])
-    _, to = _words(dst, unit)
-    _, of = _words(src, unit)
+    size = _word_bytes(rows, dst, src)
+    to, of = _words(dst, size), _words(src, size)
     for dst_offset, src_offset, loop in progressions(rows):
-        target = _view(to, unit, dst_offset, rows, loop, side=2)
-        target.copy_(_view(of, unit, src_offset, rows, loop, side=1))
+        written = _view(to, size, dst_offset, rows, loop, side=2)
+        written.copy_(_view(of, size, src_offset, rows, loop, side=1))
 
 
 def _copy_indexed(dst: Tensor, src: Tensor, rows: Rows) -> None:
-    unit = rows.unit_bytes()
-    to, of = _table(dst, unit), _table(src, unit)
+    unit, size = rows.unit_bytes(), _word_bytes(rows, dst, src)
+    to, of = _table(dst, unit, size), _table(src, unit, size)
     for dst_index, src_index in _indices(rows, unit):
         chunk = of.index_select(0, src_index.to(src.device))
         to.index_copy_(0, dst_index.to(dst.device), chunk)
@@ -118,23 +118,27 @@ def _indices(rows: Rows, unit: int) -> Iterator[tuple[Tensor, Tensor]]:
         )
 
 
-def _table(buffer: Tensor, unit: int) -> Tensor:
-    """A buffer as `[num_units, words]`; what is left over at its end belongs to no unit."""
-    size, words = _words(buffer, unit)
+def _word_bytes(rows: Rows, *buffers: Tensor) -> int:
+    """The widest word that divides all of the rows and the buffers' starts."""
+    starts = [start for one in buffers for start in (one.storage_offset(), one.data_ptr())]
+    common = math.gcd(rows.unit_bytes(), *starts)
+    return next(size for size in _WORDS if common % size == 0)
+
+
+def _words(buffer: Tensor, size: int) -> Tensor:
+    """A buffer in words; what is left over at its end belongs to no row."""
+    return buffer[: len(buffer) // size * size].view(_WORDS[size])
+
+
+def _table(buffer: Tensor, unit: int, size: int) -> Tensor:
+    """A buffer as `[num_units, words]`, likewise."""
     num_units = len(buffer) // unit
-    return words[: num_units * unit // size].view(num_units, unit // size)
+    return buffer[: num_units * unit].view(_WORDS[size]).view(num_units, unit // size)
 
 
-def _words(buffer: Tensor, unit: int) -> tuple[int, Tensor]:
-    """A buffer in the widest words that divide `unit` and its own start."""
-    common = math.gcd(unit, buffer.storage_offset(), buffer.data_ptr())
-    size, dtype = next((size, dtype) for size, dtype in _WORDS if common % size == 0)
-    return size, buffer[: len(buffer) // size * size].view(dtype)
-
-
-def _view(words: Tensor, unit: int, offset: int, rows: Rows, outer: Loop, side: int) -> Tensor:
+def _view(words: Tensor, size: int, offset: int, rows: Rows, outer: Loop, side: int) -> Tensor:
     """All rows of a progression on one side (1: source, 2: destination) of its loops."""
     loops = (outer, *rows.loops)
-    shape = (*(loop[0] for loop in loops), rows.row_bytes // unit)
-    strides = (*(loop[side] // unit for loop in loops), 1)
-    return words.as_strided(shape, strides, words.storage_offset() + offset // unit)
+    shape = (*(loop[0] for loop in loops), rows.row_bytes // size)
+    strides = (*(loop[side] // size for loop in loops), 1)
+    return words.as_strided(shape, strides, words.storage_offset() + offset // size)
