@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 
 from abi_vectors import fingerprints, requests
-from abi_vectors.convert_cases import ConvertCase
 from abi_vectors.decode_cases import DecodeCase
 from abi_vectors.numbers import elements, group_values, scale_elements
 from abi_vectors.pages import Array, Cache, Document, kind, write
 from abi_vectors.refusals import Refusal
+from abi_vectors.transfers import ConvertCase
 
 _VERDICTS = ("identical", "lossless", "lossy")
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from abi_vectors.convert_cases import ConvertCase
 from abi_vectors.numbers import elements, nearest_bf16, scale_elements, worth
 from abi_vectors.pages import Array, Cache, Group, View, read, write
+from abi_vectors.transfers import ConvertCase
 
 _SEEDS = ("k", "v", "k_scale", "v_scale", "latent", "latent_scale", "rope", "conv", "ssm")
 

@@ -1,0 +1,72 @@
+"""What a transfer of `convert/` is: sources, a destination, block lists and a verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from abi_vectors.formats import Dims
+from abi_vectors.pages import Cache
+
+Blocks = dict[int, list[int]]
+"""Block ids by table; the last holds the last token."""
+
+NONE: Mapping[str, str] = MappingProxyType({})
+
+DIMS = Dims(blocks=6)
+FOUR = DIMS._replace(heads=4)
+LONG, SHORT = DIMS._replace(blocks=4, tokens=16), DIMS._replace(blocks=9, tokens=4)
+LATENT = Dims(heads=1, blocks=6, tokens=4, size=24)
+ROWS = Dims(layers=1, heads=1, blocks=4, tokens=4, size=512)
+
+
+class Source(NamedTuple):
+    """One rank that is read.
+
+    Attributes:
+        cache: Unwritten.
+        blocks: What the request has there.
+        verdict: On this source alone.
+    """
+
+    cache: Cache
+    blocks: Blocks
+    verdict: str
+
+
+class ConvertCase(NamedTuple):
+    """One transfer.
+
+    Attributes:
+        name: Of its folder.
+        description: For a stranger.
+        sources: One, or the ranks that the destination is put together from.
+        dst: Unwritten.
+        dst_blocks: What the request has there.
+        num_tokens: Of the request.
+        first_token: That the destination wants.
+        unseen_blocks: Blocks at the beginning of the destination's lists to which nothing moves.
+        change: By role, what becomes of an element: `f32` or `bf16` of its value; a role that is
+            not named keeps its bits.
+    """
+
+    name: str
+    description: str
+    sources: list[Source]
+    dst: Cache
+    dst_blocks: Blocks
+    num_tokens: int
+    first_token: int = 0
+    unseen_blocks: int = 0
+    change: Mapping[str, str] = NONE
+
+
+def one(
+    name: str, description: str, src: Cache, dst: Cache, verdict: str, **more: Any
+) -> ConvertCase:
+    """Two blocks that both sides hold whole, unless told otherwise."""
+    source = Source(src, more.pop("src_blocks", {0: [5, 2]}), verdict)
+    group = next(iter(dst.groups.values())).document
+    given = {"dst_blocks": {0: [1, 3]}, "num_tokens": 2 * group["tokens_per_block"]} | more
+    return ConvertCase(name, description, [source], dst, **given)
