@@ -66,7 +66,7 @@ def _show(options: argparse.Namespace) -> int:
     if not options.json and not options.fingerprints:
         from transload_abi.picture import describe
 
-        sys.stdout.write(describe(descriptor).rstrip("\n") + "\n")
+        sys.stdout.write(describe(descriptor))
     return 0
 
 

@@ -15,7 +15,7 @@ from transload_abi.compare_fields import (
     model_differences,
 )
 from transload_abi.compare_words import heads_words, numbers_words, tokens_words
-from transload_abi.types import Descriptor, Group, Kind, TokenSlice
+from transload_abi.types import Descriptor, Group, TokenSlice
 
 __all__ = ["Comparison", "Finding", "Match", "Verdict", "compare", "match_groups"]
 
@@ -192,16 +192,6 @@ def _absent(matches: tuple[Match, ...], dst: Descriptor) -> Iterator[str]:
 # --- matching
 
 
-_FAMILIES: Final[dict[Kind, str]] = {
-    "full": "attention",
-    "sliding_window": "attention",
-    "chunked_local": "attention",
-    "mla": "attention",
-    "sliding_window_mla": "attention",
-}
-"""Of kinds that can stand for each other in one layer; any other kind is its own."""
-
-
 def _transferable(descriptor: Descriptor) -> tuple[Group, ...]:
     return tuple(group for group in descriptor.groups if group.transferable)
 
@@ -211,10 +201,8 @@ def _path(dst: Descriptor, group: Group) -> str:
 
 
 def _fits(src: Group, dst: Group) -> bool:
-    """Whether two groups hold the same sort of thing, for matching within a layer."""
-    families = [_FAMILIES.get(group.kind, group.kind) for group in (src, dst)]
-    roles = [{role.role for role in group.roles} for group in (src, dst)]
-    return families[0] == families[1] and bool(roles[0] & roles[1])
+    """Whether two groups hold the same sort of thing: in a layer each role is held once."""
+    return bool({role.role for role in src.roles} & {role.role for role in dst.roles})
 
 
 def _layer_matches(src: Descriptor, dst: Descriptor) -> tuple[Match, ...]:

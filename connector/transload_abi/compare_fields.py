@@ -13,6 +13,7 @@ from transload_abi.compare_words import (
     SHORT_WORDS,
     heads_words,
     layout_words,
+    shared_marks,
     shared_orders,
     tokens_words,
 )
@@ -319,7 +320,8 @@ def _layout_differences(src: Group, dst: Group, path: str) -> Iterator[Differenc
             reason = _order_reason(SHORT_WORDS[b.role], *orders)
             yield Difference(at, "layout", *words, "lossless", reason)
             return
-        if words[0] != words[1] or (a.bits == b.bits and _is_same_slice(src, dst)):
+        marks = shared_marks(src, dst)
+        if marks[0] != marks[1] or (a.bits == b.bits and _is_same_slice(src, dst)):
             yield Difference(at, "layout", *words, "lossless", _mark_reason(*words))
             return
 

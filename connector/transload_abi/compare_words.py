@@ -62,16 +62,32 @@ def layout_words(group: Group) -> str:
     Roles of one order are told at once: with a mark where they part, or as apart where they lie in
     places of their own; roles of different orders are told one after the other.
     """
+    return _layout(group, None)
+
+
+def shared_marks(src: Group, dst: Group) -> tuple[str, str]:
+    """Where roles part on either side, among the loops in the page that both sides have."""
+    ours, theirs = (
+        {_axis_of(step.name) for role in group.roles for step in _steps(group, role)}
+        for group in (src, dst)
+    )
+    axes = frozenset((ours & theirs) - {"layer", "block"})
+    return _layout(src, axes), _layout(dst, axes)
+
+
+def _layout(group: Group, axes: frozenset[str] | None) -> str:
     clusters: dict[tuple[str, ...], list[Role]] = {}
     for role in sorted(group.roles, key=lambda role: role.role):
         names = tuple(step.name for step in _steps(group, role))
         clusters.setdefault(names, []).append(role)
-    return "; ".join(_cluster_words(group, roles) for roles in clusters.values())
+    return "; ".join(_cluster_words(group, roles, axes) for roles in clusters.values())
 
 
-def _cluster_words(group: Group, roles: list[Role]) -> str:
+def _cluster_words(group: Group, roles: list[Role], axes: frozenset[str] | None) -> str:
     """Roles whose loops have the same names in the same order."""
-    steps = _steps(group, roles[0])
+    steps = [
+        step for step in _steps(group, roles[0]) if axes is None or _axis_of(step.name) in axes
+    ]
     names = [step.name for step in steps]
     titles = [SHORT_WORDS[role.role] for role in sorted(roles, key=lambda role: role.base_bits)]
     if len({role.place for role in roles}) > 1:

@@ -62,6 +62,7 @@ def test_every_way_to_start_it(command: tuple[str, ...], files: tuple[str, str])
 @pytest.mark.parametrize(
     "args",
     [
+        ("show", "{cpu}"),
         ("show", "{cpu}", "--json"),
         ("show", "{cpu}", "--fingerprints"),
         ("diff", "{cpu}", "{flash}"),

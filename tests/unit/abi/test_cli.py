@@ -13,6 +13,7 @@ from transload_abi.cli_diff import diff_text
 from transload_abi.cli_plan import read_blocks
 from transload_abi.errors import PlanError
 from transload_abi.fingerprints import of_descriptor, of_group
+from transload_abi.picture import describe
 from transload_abi.text import encode_json, encode_msgpack
 from transload_abi.types import Descriptor, Group, Producer
 
@@ -165,6 +166,10 @@ def test_it_fits_on_a_screen(folder: Path, capsys: pytest.CaptureFixture[str]) -
 
 
 # --- show
+
+
+def test_a_picture(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(capsys, "show", write("a", CPU)) == (0, describe(CPU), "")
 
 
 def test_canonical_json(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

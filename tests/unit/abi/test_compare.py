@@ -4,14 +4,13 @@ import itertools
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from support.abi_placements import PLACEMENTS, SHAPE, Shape, vllm, vllm_cpu
-from transload_abi.compare import Comparison, Finding, compare, match_groups
+from transload_abi.compare import Comparison, Finding, compare, differences, match_groups
+from transload_abi.compare_words import layout_words
 from transload_abi.floats import f32, f64
-from transload_abi.types import Codec, Descriptor, Group, Kind, Param, Role, Rope, TokenSlice
+from transload_abi.types import Codec, Descriptor, Group, Param, Role, Rope, TokenSlice
 
 
 def with_groups(*groups: Group, like: Descriptor | None = None) -> Descriptor:
@@ -108,6 +107,46 @@ def test_what_only_moves(src: Descriptor, dst: Descriptor, words: str) -> None:
     assert reason(src, dst) == ("lossless", words)
 
 
+@pytest.mark.parametrize(
+    ("other", "fields"),
+    [
+        (with_groups(heads(0, 1)), ["heads"]),
+        (with_groups(heads(1, 3)), ["heads"]),
+        (vllm("LBHNC", Shape(tokens=16)), ["tokens of a block"]),
+        (vllm("LBHNC", Shape(tokens=1)), ["tokens of a block"]),
+        (vllm("LBNHC", Shape(tokens=4)), ["tokens of a block", "layout"]),
+        (vllm("LBHNC", Shape(dtype="f32")), ["values of K", "values of V"]),
+        (vllm("BLHNC", Shape(layers=1)), []),
+    ],
+)
+def test_strides_that_follow_from_something_else_are_not_told(
+    other: Descriptor, fields: list[str]
+) -> None:
+    for src, dst in ((vllm("LBHNC"), other), (other, vllm("LBHNC"))):
+        (match,) = match_groups(src, dst)
+        assert [each.field for each in differences(src, dst, match)] == fields
+
+
+def test_layouts_in_words() -> None:
+    one = Shape(layers=1)
+    assert {name: layout_words(make(SHAPE).groups[0]) for name, make in PLACEMENTS.items()} == {
+        "LBHNC": "[layer, block, head, token, K|V, element]",
+        "LBNHC": "[layer, block, token, head, K|V, element]",
+        "LHBNC": "[layer, head, block, token, K|V, element]",
+        "BLHNC": "[block, layer, head, token, K|V, element]",
+        "BLNHC": "[block, layer, token, head, K|V, element]",
+        "BHLNC": "[block, head, layer, token, K|V, element]",
+        "vllm_cpu": "K [layer, block, head, element, token]; "
+        "V [layer, block, head, token, element]",
+        "rocm": "K [layer, block, head, element/8, token, element%8]; "
+        "V [layer, block, head, element, token]",
+        "sglang": "K and V apart [layer, block, token, head, element]",
+        "trtllm": "[block, layer, K|V, head, token, element]",
+        "odd": "[block, layer, token/2, token%2, head, element, V|K]",
+    }
+    assert layout_words(vllm("BHLNC", one).groups[0]) == "[block, head, token, K|V, element]"
+
+
 def test_scales_are_told_with_the_first_layer_that_differs() -> None:
     def fp8(*scales: float) -> Descriptor:
         d = vllm("LBHNC", Shape(layers=4, dtype="e4m3"))
@@ -130,6 +169,7 @@ def test_scales_are_told_with_the_first_layer_that_differs() -> None:
         "values are rounded"
     )
     assert only(compare(fp8(2, 1, 0.5, 1), bf16)).verdict == "lossless"
+    assert "for layer 1 and" in reason(fp8(1, 2, 1, 2), fp8(1, 1, 1, 1))[1]
 
 
 def test_scales_follow_the_layer_and_not_its_position() -> None:
@@ -143,6 +183,11 @@ def test_scales_follow_the_layer_and_not_its_position() -> None:
     assert compare(fp8((0, 1), 1, 2), fp8((1, 0), 2, 1)).verdict == "identical"
     assert compare(fp8((0, 1), 1, 2), fp8((1, 0), 1, 2)).verdict == "lossy"
     assert compare(fp8((0, 1), 1, 2), fp8((1,), 2)).verdict == "identical"
+    found = only(compare(fp8((5, 4), 1, 2), fp8((9, 4, 5), 1, 3, 1)))
+    assert (found.path, "for layer 4 and" in found.reason) == (
+        "groups[0].codec.params.scales.k[1]",
+        True,
+    )
 
 
 REFUSALS = [
@@ -216,6 +261,12 @@ REFUSALS = [
         "heads of the model: 4 at the source, 8 at the destination",
     ),
     (
+        with_groups(heads(0, 2, 4)),
+        with_groups(heads(4, 6, 8)),
+        "groups[0].owner.heads",
+        "heads of the model: 4 at the source, 8 at the destination",
+    ),
+    (
         with_groups(group(layers=(0, 1))),
         with_groups(group(layers=(2, 3))),
         "groups[0].layers",
@@ -271,8 +322,10 @@ def test_a_window_is_taken_from_all_tokens() -> None:
     assert compare(*latents).verdict == "refused"
 
 
-def test_numbers_in_params_are_compared_by_value() -> None:
+def test_what_says_the_same_in_another_spelling() -> None:
     spelled = [model(rope=Rope("applied", {"factor": value})) for value in (8, f32(8.0), f64(8.0))]
+    shares = [model(kv_share=pairs) for pairs in (((9, 7), (8, 7)), ((8, 7), (9, 7)))]
+    assert compare(*shares).verdict == "identical"
     for a, b in itertools.permutations(spelled, 2):
         assert compare(a, b).verdict == "identical"
     assert compare(spelled[0], model(rope=Rope("applied", {"factor": "8"}))).verdict == "refused"
@@ -332,6 +385,15 @@ def test_layers_with_two_kinds_of_state_meet_by_what_they_hold() -> None:
     assert comparison.absent == ("attention: the source has nothing of layers 1",)
 
 
+def test_what_the_destination_does_not_want_is_no_obstacle() -> None:
+    latent = Role("latent", "bf16", 16, {"N": 8, "D": 16})
+    more = group(id="more", kind="mla", roles=(latent, replace(latent, role="rope")))
+    src = with_groups(group(), more)
+    assert [m.src.id for m in match_groups(src, vllm("LBHNC"))] == ["attention"]
+    assert compare(src, vllm("LBHNC")).verdict == "identical"
+    assert compare(with_groups(more), vllm("LBHNC")).verdict == "refused"
+
+
 def test_one_group_that_cannot_refuses_the_whole() -> None:
     window = group(id="w", kind="sliding_window", window=8, layers=(2,))
     src = with_groups(group(), window)
@@ -350,92 +412,3 @@ def test_the_model_comes_before_everything() -> None:
     src = model(adapter="one")
     for dst in (vllm_cpu(), with_groups(group(layers=(7,))), with_groups(heads(0, 2, 8))):
         assert only(compare(src, dst)).path == "model.adapter"
-
-
-# --- what holds for every pair
-
-PAIRS = list(itertools.product(PLACEMENTS, repeat=2))
-
-
-@pytest.mark.parametrize(("a", "b"), PAIRS)
-def test_every_placement_becomes_every_other(a: str, b: str) -> None:
-    there, back = (compare(PLACEMENTS[x](SHAPE), PLACEMENTS[y](SHAPE)) for x, y in ((a, b), (b, a)))
-    same = a == b or {a, b} == {"LBHNC", "BLHNC"} or {a, b} == {"LBNHC", "BLNHC"}
-    assert there.verdict == back.verdict == ("identical" if same else "lossless")
-
-
-SHAPES = st.builds(
-    Shape,
-    layers=st.integers(1, 3),
-    blocks=st.integers(1, 3),
-    heads=st.integers(1, 3),
-    tokens=st.sampled_from((1, 2, 8)),
-    size=st.sampled_from((8, 16)),
-    dtype=st.sampled_from(("f32", "bf16", "f16")),
-)
-NAMES = st.sampled_from(sorted(PLACEMENTS))
-KINDS: st.SearchStrategy[tuple[Kind, int]] = st.sampled_from(
-    (("full", 0), ("full", 8), ("sliding_window", 8), ("chunked_local", 8))
-)
-
-
-@st.composite
-def descriptors(draw: st.DrawFn) -> Descriptor:
-    d = PLACEMENTS[draw(NAMES)](draw(SHAPES))
-    kind, window = draw(KINDS)
-    held = d.groups[0]
-    first, more = draw(st.integers(0, 2)), draw(st.integers(0, 2))
-    total = first + held.num_heads + more
-    owner = replace(held.owner, heads=(first, first + held.num_heads, total))
-    return with_groups(replace(held, kind=kind, window=window, owner=owner), like=d)
-
-
-@given(descriptors())
-def test_everything_is_identical_with_itself(d: Descriptor) -> None:
-    comparison = compare(d, d)
-    assert comparison.verdict == "identical"
-    assert {(each.path, each.reason) for each in comparison.findings} == {("", "")}
-    assert comparison.absent == ()
-
-
-@given(descriptors(), descriptors())
-def test_what_only_moves_moves_back(a: Descriptor, b: Descriptor) -> None:
-    there, back = compare(a, b), compare(b, a)
-    has_same_dtype = a.groups[0].roles[0].dtype == b.groups[0].roles[0].dtype
-    has_same_kind = a.groups[0].kind == b.groups[0].kind
-    if has_same_dtype and has_same_kind:
-        assert there.verdict == back.verdict
-    assert (there.verdict == "identical") <= (back.verdict == "identical" or not has_same_kind)
-
-
-@given(descriptors(), descriptors(), st.text("abc", min_size=1, max_size=3))
-def test_names_of_groups_and_pools_decide_nothing(a: Descriptor, b: Descriptor, x: str) -> None:
-    def renamed(d: Descriptor) -> Descriptor:
-        places = tuple(
-            replace(each, pools=tuple(x + pool for pool in each.pools))
-            for each in d.groups[0].places
-        )
-        return replace(
-            d,
-            pools=tuple(replace(pool, id=x + pool.id) for pool in d.pools),
-            groups=(replace(d.groups[0], id=x, places=places),),
-        )
-
-    plain = [each._replace(src="", dst="") for each in compare(a, b).findings]
-    other = [each._replace(src="", dst="") for each in compare(renamed(a), renamed(b)).findings]
-    assert plain == other
-
-
-SLICES = st.integers(1, 4).flatmap(
-    lambda size: st.builds(TokenSlice, st.integers(0, size - 1), st.just(size), st.integers(1, 6))
-)
-
-
-@given(SLICES, SLICES)
-def test_ranks_with_a_token_in_common(a: TokenSlice, b: TokenSlice) -> None:
-    def tokens(part: TokenSlice) -> set[int]:
-        period = range(24 * 60)
-        return {t for t in period if t // part.interleave % part.size == part.rank}
-
-    src, dst = (with_groups(group(owner=replace(group().owner, tokens=part))) for part in (a, b))
-    assert bool(match_groups(src, dst)) == bool(tokens(a) & tokens(b))
