@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from support.abi_placements import PLACEMENTS, SHAPE, Shape
+from support.abi_placements import PLACEMENTS, SHAPE, Shape, vllm
 from transload_abi.compare import compare, match_groups
 from transload_abi.types import Descriptor, Kind, TokenSlice
 
