@@ -177,6 +177,8 @@ def _launch(
 def _tile_of(launcher: Launcher, rows: _Rows, num_strips: int, dst_format: Format) -> Tile:
     num_lines = num_strips * len(rows.offsets[0]) * prod(loop[0] for loop in rows.loops)
     size = launcher.tuning.tile_units * UNIT_ELEMENTS
+    if dst_format.scale != "none":
+        size //= 2
     if dst_format.group_elements:
         cols = power_of_two(rows.strip)
         return Tile(max(min(power_of_two(num_lines), size // cols), 1), max(cols, 2))

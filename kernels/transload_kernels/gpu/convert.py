@@ -1,4 +1,5 @@
 # mypy: disable-error-code="import-untyped,no-untyped-def,no-untyped-call,untyped-decorator"
+# mypy: disable-error-code="valid-type"
 """The kernel of `convert_rows`: read, multiply, narrow and write in one pass.
 
 A row is cut into *strips*: the group of the destination's inline scale if it has one, else of the
@@ -40,6 +41,7 @@ def load_bits(ptr, at, mask, BYTES: tl.constexpr, IS_ALIGNED: tl.constexpr = Fal
     if IS_ALIGNED and BYTES == 4:
         return tl.load(ptr.to(tl.pointer_type(tl.uint32)) + at // 4, mask=mask, other=0)
     else:
+        ptr = ptr.to(tl.pointer_type(tl.uint8))
         bits = tl.load(ptr + at, mask=mask, other=0).to(tl.uint32)
         for byte in tl.static_range(1, BYTES):
             bits |= tl.load(ptr + at + byte, mask=mask, other=0).to(tl.uint32) << (8 * byte)
@@ -52,6 +54,7 @@ def store_bits(ptr, at, bits, mask, BYTES: tl.constexpr, IS_ALIGNED: tl.constexp
     if IS_ALIGNED and BYTES == 4:
         tl.store(ptr.to(tl.pointer_type(tl.uint32)) + at // 4, bits, mask=mask)
     else:
+        ptr = ptr.to(tl.pointer_type(tl.uint8))
         for byte in tl.static_range(BYTES):
             tl.store(ptr + at + byte, ((bits >> (8 * byte)) & 0xFF).to(tl.uint8), mask=mask)
 
@@ -108,8 +111,8 @@ def make_scale(values, ELEMENT: tl.constexpr, SCALE: tl.constexpr):
 
 @triton.jit(do_not_specialize=("dst_ptr", "src_ptr", *SCALARS))
 def convert_kernel(
-    dst_ptr,
-    src_ptr,
+    dst_ptr: "*fp32",  # noqa: F722 - Triton's name of a type
+    src_ptr: "*fp32",  # noqa: F722 - Triton's name of a type
     src_offsets_ptr,
     dst_offsets_ptr,
     src_scale_offsets_ptr,
@@ -174,7 +177,6 @@ def convert_kernel(
     written byte by byte. `src_group` elements of a row share one scale; a strip has one scale
     where HAS_ONE_SCALE. ALIGNED_SCALES: those of 4 bytes, on both sides, lie at multiples of 4.
     """
-    SRC_PER_BYTE: tl.constexpr = 2 if SRC == "u4" else 1
     for tile in range(tl.program_id(0), num_tiles, tl.num_programs(0)):
         tile_row, tile_col = peel(tl.cast(tile, tl.int64), col_tiles, col_mul, col_shift)
         strip = tile_row * ROWS + tl.arange(0, ROWS)
@@ -212,22 +214,27 @@ def convert_kernel(
             dst_scales += dst_delta
 
         col = (tile_col * COLS).to(tl.int32) + tl.arange(0, COLS)[None, :]
+        is_element = is_strip[:, None] & (col < strip_elements)
+        if SRC == "u4":
+            src_col = (tile_col * (COLS // 2)).to(tl.int32) + tl.arange(0, COLS // 2)[None, :]
+            num_stored = strip_elements // 2
+        else:
+            src_col = col
+            num_stored = strip_elements
         if SRC_WIDTH >= SRC_BYTES:
             src_type: tl.constexpr = (
                 tl.uint32 if SRC_BYTES == 4 else tl.uint16 if SRC_BYTES == 2 else tl.uint8
             )
             SRC_VECTOR: tl.constexpr = SRC_WIDTH // SRC_BYTES
-            PER_VECTOR: tl.constexpr = SRC_VECTOR * SRC_PER_BYTE
-            in_src = is_strip[:, None] & (col < strip_elements // PER_VECTOR * PER_VECTOR)
+            in_src = is_strip[:, None] & (src_col < num_stored // SRC_VECTOR * SRC_VECTOR)
             src = tl.multiple_of(src_ptr.to(tl.pointer_type(src_type)), SRC_WIDTH)
-            src_at = (src_bytes // SRC_WIDTH * SRC_VECTOR)[:, None] + col // SRC_PER_BYTE
+            src_at = (src_bytes // SRC_WIDTH * SRC_VECTOR)[:, None] + src_col
             raw = tl.load(src + src_at, mask=in_src, other=0).to(tl.uint32)
         else:
-            in_src = is_strip[:, None] & (col < strip_elements)
-            src_at = src_bytes[:, None] + col // SRC_PER_BYTE * SRC_BYTES
-            raw = load_bits(src_ptr, src_at, in_src, SRC_BYTES)
+            in_src = is_strip[:, None] & (src_col < num_stored)
+            raw = load_bits(src_ptr, src_bytes[:, None] + src_col * SRC_BYTES, in_src, SRC_BYTES)
         if SRC == "u4":
-            raw = (raw >> ((col & 1) * 4).to(tl.uint32)) & 15
+            raw = tl.interleave(raw & 15, raw >> 4)
 
         values = decode(raw, SRC)
         if SRC_SCALE == "tensor":
@@ -243,13 +250,13 @@ def convert_kernel(
                 element = (strip_of_row * strip_elements)[:, None] + col
                 group = divide(element, src_group_mul, src_group_shift)
                 scale_at = src_scales[:, None] + group * src_group_stride
-                scale = load_bits(src_ptr, scale_at, in_src, SRC_SCALE_BYTES, ALIGNED_SCALES)
+                scale = load_bits(src_ptr, scale_at, is_element, SRC_SCALE_BYTES, ALIGNED_SCALES)
             values = scaled(values, scale, SRC_SCALE)
 
         if DST_SCALE == "tensor":
             values = tl.div_rn(values, tl.zeros_like(values) + dst_value)
         elif DST_SCALE != "none":
-            inside = tl.where(in_src, values, 0.0)
+            inside = tl.where(is_element, values, 0.0)
             factor, zero, stored = make_scale(inside, DST, DST_SCALE)
             values = tl.div_rn(values, tl.zeros_like(values) + factor[:, None])
             if DST_SCALE == "f32_zero4":

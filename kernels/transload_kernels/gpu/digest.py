@@ -1,4 +1,5 @@
 # mypy: disable-error-code="import-untyped,no-untyped-def,no-untyped-call,untyped-decorator"
+# mypy: disable-error-code="valid-type"
 """The kernels of `digest_blocks`; the number is defined in `reference.digest`.
 
 A program adds up one part of one block's mixed words; parts meet in an atomic addition, whose
@@ -37,7 +38,7 @@ def mix(word):
 @triton.jit(do_not_specialize=("src_ptr", *SCALARS))
 def digest_kernel(
     sums_ptr,
-    src_ptr,
+    src_ptr: "*fp32",  # noqa: F722 - Triton's name of a type
     offsets_ptr,
     num_items: tl.int32,
     num_parts: tl.uint32,

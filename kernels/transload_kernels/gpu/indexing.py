@@ -4,6 +4,10 @@
 A row's number counts the innermost loop fastest: row = ((i * c0 + l0) * c1 + l1) * ... An integer
 division by a count that is no constant costs a GPU some twenty instructions, so the host sends
 a multiplier and a shift with each count (`launch.divisor`): exact for numbers below 2 ** 31.
+
+Kernels declare buffers, whose bytes have any type, as pointers to fp32, and cast them to integers
+before use: what the compiler is told about alignment it is told of the cast, since Triton takes no
+hints about an argument, and a cast to the declared type would be no operation.
 """
 
 import triton

@@ -24,15 +24,15 @@ class Tuning(NamedTuple):
     """What may be changed without changing what is computed.
 
     Attributes:
-        num_programs: Programs of a launch at most. A program of 16 warps keeps about one SM
-            (compute unit) from the model's own kernels; 0: as many as fill the GPU.
+        num_programs: Programs of a launch at most. A program keeps about one SM (compute unit)
+            from the model's own kernels; 0: as many as fill the GPU.
         tile_units: Accesses of up to 16 bytes that a program has in flight; a power of two.
-        num_warps: Warps of a program.
+        num_threads: Of a program; a power of two of at least 64.
     """
 
     num_programs: int = 12
     tile_units: int = 2048
-    num_warps: int = 16
+    num_threads: int = 512
 
 
 def tuning_from_environment() -> Tuning:

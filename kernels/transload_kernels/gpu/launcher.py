@@ -61,10 +61,14 @@ class TritonLauncher:
         """See `Launcher.launch`. Raises `Unsupported` on a device that Triton cannot use here."""
         if device.type != "cuda" and not is_interpreting():
             raise Unsupported(f"triton: buffers are on {device}; a GPU is needed")
+        options = options_of(self.tuning, 64 if torch.version.hip else 32)
         with _on(device):
-            kernel[(num_programs,)](
-                *arguments, **constants, num_warps=self.tuning.num_warps, enable_fp_fusion=False
-            )
+            kernel[(num_programs,)](*arguments, **constants, **options)
+
+
+def options_of(tuning: Tuning, warp_threads: int) -> dict[str, Any]:
+    """What kernels are compiled with; `gpu.numbers` is wrong if sums and products are fused."""
+    return {"num_warps": tuning.num_threads // warp_threads, "enable_fp_fusion": False}
 
 
 def is_interpreting() -> bool:

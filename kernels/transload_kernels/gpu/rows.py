@@ -1,4 +1,5 @@
 # mypy: disable-error-code="import-untyped,no-untyped-def,no-untyped-call,untyped-decorator"
+# mypy: disable-error-code="valid-type"
 """The kernel that copies or clears rows of bytes: `copy_runs`, `relayout_rows`, `zero_tail`.
 
 A program walks tiles of ROWS rows by COLS units of WIDTH bytes, `num_programs` tiles apart. A unit
@@ -20,8 +21,8 @@ SCALARS = (
 
 @triton.jit(do_not_specialize=("dst_ptr", "src_ptr", *SCALARS))
 def rows_kernel(
-    dst_ptr,
-    src_ptr,
+    dst_ptr: "*fp32",  # noqa: F722 - Triton's name of a type
+    src_ptr: "*fp32",  # noqa: F722 - Triton's name of a type
     dst_offsets_ptr,
     src_offsets_ptr,
     lengths_ptr,
@@ -126,5 +127,12 @@ def rows_kernel(
                 if IS_ZERO:
                     last = tl.zeros((ROWS, WIDTH), dtype=tl.uint8)
                 else:
-                    last = tl.load(src_ptr + (src_bytes[:, None] + byte), mask=in_tail)
-                tl.store(dst_ptr + (dst_bytes[:, None] + byte), last, mask=in_tail)
+                    last = tl.load(
+                        src_units.to(tl.pointer_type(tl.uint8)) + (src_bytes[:, None] + byte),
+                        mask=in_tail,
+                    )
+                tl.store(
+                    dst_units.to(tl.pointer_type(tl.uint8)) + (dst_bytes[:, None] + byte),
+                    last,
+                    mask=in_tail,
+                )

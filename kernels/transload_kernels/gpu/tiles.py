@@ -1,4 +1,5 @@
 # mypy: disable-error-code="import-untyped,no-untyped-def,no-untyped-call,untyped-decorator"
+# mypy: disable-error-code="valid-type"
 """The kernel that turns element tiles over: `transpose_pages`.
 
 The source's fast axis is the tile's last, the destination's the one before it. Each side is read
@@ -20,8 +21,8 @@ SCALARS = (
 
 @triton.jit(do_not_specialize=("dst_ptr", "src_ptr", *SCALARS))
 def tiles_kernel(
-    dst_ptr,
-    src_ptr,
+    dst_ptr: "*fp32",  # noqa: F722 - Triton's name of a type
+    src_ptr: "*fp32",  # noqa: F722 - Triton's name of a type
     dst_offsets_ptr,
     src_offsets_ptr,
     num_pages: tl.int64,
