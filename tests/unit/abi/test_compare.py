@@ -114,6 +114,7 @@ def test_what_only_moves(src: Descriptor, dst: Descriptor, words: str) -> None:
         (with_groups(heads(1, 3)), ["heads"]),
         (vllm("LBHNC", Shape(tokens=16)), ["tokens of a block"]),
         (vllm("LBHNC", Shape(tokens=1)), ["tokens of a block"]),
+        (vllm("BLHNC", Shape(tokens=4)), ["tokens of a block"]),
         (vllm("LBNHC", Shape(tokens=4)), ["tokens of a block", "layout"]),
         (vllm("LBHNC", Shape(dtype="f32")), ["values of K", "values of V"]),
         (vllm("BLHNC", Shape(layers=1)), []),
