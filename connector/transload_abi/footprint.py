@@ -155,8 +155,7 @@ def _simpler(cluster: list[_Piece], budget: Budget) -> list[_Piece] | _Meeting:
 def _without(bits: Footprint, stride: int) -> Footprint:
     """The copy of number 0 in a loop of that stride, which may be part of a longer loop."""
     if not bits.loops:
-        whole = stride and bits.size > stride and bits.size % stride == 0
-        return bits._replace(size=stride) if whole else bits
+        return bits
     count, last = bits.loops[-1]
     if last == stride:
         return bits._replace(loops=bits.loops[:-1])

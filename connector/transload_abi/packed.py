@@ -121,11 +121,9 @@ class _Reader:
             raise MalformedDescriptor(f"byte {start + error.start} is not UTF-8") from None
 
     def _array(self, length: int, depth: int) -> list[Tree]:
-        self._check_left(length)
         return [self.value(depth + 1) for _ in range(length)]
 
     def _map(self, length: int, depth: int) -> dict[str, Tree]:
-        self._check_left(2 * length)
         found: dict[str, Tree] = {}
         last = None
         for _ in range(length):
@@ -141,13 +139,11 @@ class _Reader:
             last = name
         return found
 
-    def _check_left(self, least: int) -> None:
-        """Refuse a length that the rest of the document cannot hold, before anything is made."""
-        if least > len(self._data) - self.at:
-            raise MalformedDescriptor(f"byte {self.at}: a length beyond the end")
-
     def _take(self, num_bytes: int) -> bytes:
-        self._check_left(num_bytes)
-        taken = self._data[self.at : self.at + num_bytes]
-        self.at += num_bytes
+        """The next bytes; every value takes one, so no length makes anything by itself."""
+        end = self.at + num_bytes
+        if end > len(self._data):
+            raise MalformedDescriptor(f"byte {self.at}: a length beyond the end")
+        taken = self._data[self.at : end]
+        self.at = end
         return taken

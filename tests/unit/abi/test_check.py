@@ -11,7 +11,7 @@ from transload_abi.check import check
 from transload_abi.errors import Contradiction, DescriptorError, LimitExceeded, UnknownPart
 from transload_abi.footprint import Budget
 from transload_abi.limits import MAX_GROUPS, MAX_POOLS
-from transload_abi.types import Descriptor, Group, Owner, Place, Pool, Role, TokenSlice
+from transload_abi.types import Codec, Descriptor, Group, Owner, Place, Pool, Role, TokenSlice
 
 LARGE = Shape(layers=64, blocks=400_000, heads=8, tokens=16, size=128)
 
@@ -92,6 +92,19 @@ def test_layers_of_two_tables_may_take_turns() -> None:
             groups=(replace(group, places=(step,)), second),
         )
     )
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_a_block_must_not_reach_into_another_of_another_table(order: int) -> None:
+    both = _overlaid("BLHNC")
+    (pool,), (first, second) = both.pools, both.groups
+    moved = replace(second, places=(replace(second.places[0], offset=64),))
+    wider = replace(pool, num_bytes=pool.num_bytes + 64, block_bytes=0)
+    changed = replace(both, pools=(wider,), groups=(first, moved)[::order])
+    with pytest.raises(Contradiction, match=r"a block shares bytes with another block of groups"):
+        check(changed)
+    single = replace(wider, num_blocks=1)
+    check(replace(changed, pools=(single,)))
 
 
 def test_a_layer_may_be_in_a_group_that_the_engine_rebuilds() -> None:
@@ -220,6 +233,40 @@ def test_pools_of_a_table_have_the_same_blocks() -> None:
     larger = replace(first, num_blocks=4, block_bytes=0)
     with pytest.raises(Contradiction, match=r"^groups\[0\]\.table: pools of \[4, 5\] blocks"):
         check(replace(one, pools=(larger, *rest)))
+
+
+def test_a_layer_reads_one_other() -> None:
+    one = vllm("LBHNC")
+    with pytest.raises(Contradiction, match=r"^model\.kv_share: a layer reads two layers"):
+        check(replace(one, model=replace(one.model, kv_share=((9, 0), (9, 1)))))
+
+
+@pytest.mark.parametrize(("scales", "passes"), [(4, True), (3, False)])
+def test_a_latent_has_a_scale_for_each_128_elements(scales: int, passes: bool) -> None:
+    roles = (
+        Role("latent", "e4m3", 8, {"N": 2, "D": 512}, (("N", 1, 2, 5248), ("D", 1, 512, 8))),
+        Role(
+            "latent_scale",
+            "f32",
+            32,
+            {"N": 2, "G": scales},
+            (("N", 1, 2, 5248), ("G", 1, scales, 32)),
+            4096,
+        ),
+        Role("rope", "bf16", 16, {"N": 2, "D": 64}, (("N", 1, 2, 5248), ("D", 1, 64, 16)), 4224),
+    )
+    changes: dict[str, Any] = {
+        "kind": "mla",
+        "tokens_per_block": 2,
+        "owner": Owner(),
+        "codec": Codec("fp8_ds_mla_656"),
+        "roles": roles,
+    }
+    if passes:
+        check(_with(**changes))
+    else:
+        with pytest.raises(Contradiction, match="3 scales of 128 elements for 512"):
+            check(_with(**changes))
 
 
 def test_memory_and_rope_of_no_known_kind() -> None:

@@ -1,6 +1,7 @@
 """Descriptors as literal bytes, and the rules of both encodings that bytes show."""
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -19,6 +20,7 @@ from transload_abi.text import (
     pretty_json,
     read,
 )
+from transload_abi.tree import inspect
 from transload_abi.types import Descriptor, Group, Model, Place, Pool, Producer, Role, Rope
 
 SMALL = Descriptor(
@@ -131,6 +133,28 @@ def test_extensions_are_dropped_where_fields_stand(
 def test_the_version_is_judged_before_anything_else() -> None:
     with pytest.raises(UnknownPart, match=r"^abi: expected 'kvabi/1', got 'kvabi/9'$"):
         read(b'{"pools": 1.5, "what": {"a": 1, "a": "\\ud800"}, "abi": "kvabi/9"}')
+
+
+@pytest.mark.parametrize("is_list", [True, False])
+def test_documents_nest_so_deep_and_no_deeper(is_list: bool) -> None:
+    def nested(depth: int) -> Any:
+        value: Any = 1
+        for _ in range(depth - 1):
+            value = [value] if is_list else {"a": value}
+        return _tree(x_deep=value)
+
+    def both(tree: Any) -> list[tuple[Callable[[bytes], Descriptor], bytes]]:
+        packed = msgspec.msgpack.encode(tree, order="sorted")
+        return [(decode_json, json.dumps(tree).encode()), (decode_msgpack, packed)]
+
+    inspect(json.loads(json.dumps(nested(12))))
+    for decode, data in both(nested(12)):
+        assert decode(data) == SMALL
+    with pytest.raises(LimitExceeded, match="nest deeper than 12"):
+        inspect(json.loads(json.dumps(nested(13))))
+    for decode, data in both(nested(13)):
+        with pytest.raises(LimitExceeded, match="deeper than 12"):
+            decode(data)
 
 
 def test_the_first_byte_tells_the_encoding() -> None:
