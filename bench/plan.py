@@ -1,4 +1,4 @@
-"""What does a plan cost? CPU time of compiling a pair, of planning and of lowering; and how it grows.
+"""What does a plan cost? CPU time of compiling a pair, planning and lowering, and how it grows.
 
     python bench/plan.py [--repeats N] [--json FILE]
 
@@ -158,10 +158,12 @@ class Timer:
         print(f"{name:<58} {median:>11.1f} {least:>11.1f}  {note}")
 
     def title(self, text: str) -> None:
+        """Begin a table."""
         print(f"\n{text:<58} {'median us':>11} {'least us':>11}")
 
 
 def scattered(count: int, blocks: int) -> list[int]:
+    """Different blocks of a pool in no order."""
     return random.Random(count).sample(range(1, blocks), count)
 
 

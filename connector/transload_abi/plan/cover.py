@@ -25,7 +25,8 @@ class Cover:
 
     Attributes:
         sources: For each source the part of its descriptor that is read here, None where nothing
-            is. A plan from that source is one from this descriptor.
+            is. A plan from that source is one from this descriptor. Of a layer that is cut into
+            several ranges of heads, each is a group.
         pairs: Each of these with the destination.
         parts: Ordinal and number of the shares that replicas make of the pieces.
     """
