@@ -161,8 +161,9 @@ def test_it_fits_on_a_screen(folder: Path, capsys: pytest.CaptureFixture[str]) -
         _, out, _ = run(capsys, "diff", write("a", one), write("b", other))
         assert len(out.splitlines()) <= 40
         assert max(map(len, out.splitlines())) <= 100
-    _, out, _ = run(capsys, "diff", write("a", a), write("b", small))
-    assert max(map(len, out.splitlines())) <= 100
+    for other in (small, b):
+        _, out, _ = run(capsys, "diff", write("a", a), write("b", other))
+        assert max(map(len, out.splitlines())) <= 100
 
 
 # --- show
@@ -250,6 +251,34 @@ def test_scattered_blocks_are_no_neighbours(
     assert err == ("transload abi plan: blocks.src[0]: 65 blocks are needed, the pool has 64\n")
 
 
+def test_tables_get_blocks_of_their_own(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Both tables are in one pool of nine blocks; a ring has one block, the others have three."""
+    d = vllm("BLHNC", Shape(blocks=9))
+    first = replace(d.groups[0], window=8)
+    window = replace(first, id="w", kind="sliding_window", layers=(2, 3), table=1)
+    ring = replace(first, id="r", kind="ring", layers=(4, 5), table=2)
+    files = write("a", with_groups(d, first, window, ring)), "a"
+    status, out, _ = run(capsys, "plan", *files, "--tokens", "24")
+    assert status == 0
+    told = [line.split(" (")[0] for line in out.splitlines() if line.startswith("table")]
+    assert told == ["table 0      3 pieces", "table 1      3 pieces", "table 2      1 pieces"]
+    assert run(capsys, "plan", *files, "--tokens", "32")[0] == 2
+
+
+def test_groups_of_one_table_share_its_blocks(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    d = vllm("BLHNC", Shape(layers=4))
+    place = d.groups[0].places[0]
+    later = replace(place, offset=2 * place.layer_stride)
+    full = replace(d.groups[0], layers=(0, 1), window=8)
+    window = replace(full, id="w", kind="sliding_window", layers=(2, 3), places=(later,))
+    files = write("a", with_groups(d, full, window)), "a"
+    status, out, _ = run(capsys, "plan", *files, "--tokens", "24")
+    assert status == 0
+    assert out.count("\ntable 0      3 pieces") == 2
+
+
 def test_losses_are_allowed_by_name(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     files = write("a", vllm("LBHNC")), write("b", vllm("LBHNC", Shape(dtype="f16")))
     status, out, err = run(capsys, "plan", *files, "--tokens", "8")
@@ -318,6 +347,10 @@ def test_a_folder_without_vectors(capsys: pytest.CaptureFixture[str], tmp_path: 
 BAD = [
     (("show", "nowhere"), "transload abi show: cannot read nowhere: No such file or directory\n"),
     (("show", "."), "transload abi show: cannot read .: Is a directory\n"),
+    (
+        ("show", "no\nwhere\u202e"),
+        "transload abi show: cannot read no?where?: No such file or directory\n",
+    ),
     (("diff", "-", "-"), "transload abi diff: standard input can be only one of the two\n"),
 ]
 
