@@ -111,6 +111,7 @@ def _model(model: Model) -> dict[str, Any]:
         **(known if model.weights else named),
         "adapter": model.adapter,
         "kv_share": sorted(tree_of(model.kv_share)),
+        "num_layers": model.num_layers,
         "rope": tree_of(model.rope),
     }
 

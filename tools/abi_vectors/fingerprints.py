@@ -48,7 +48,8 @@ def of_group(descriptor: Document, group: Document) -> dict[str, str]:
         "kind": group["kind"],
         "layers": sorted(layers),
         "model": {name: model.get(name, "") for name in (*names, "adapter")}
-        | {"kv_share": sorted(model.get("kv_share", [])), "rope": model["rope"]},
+        | {"kv_share": sorted(model.get("kv_share", []))}
+        | {"num_layers": model["num_layers"], "rope": model["rope"]},
         "roles": roles,
         "tokens_per_state": per_state,
         "window": group.get("window", 0),

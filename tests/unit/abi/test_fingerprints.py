@@ -52,7 +52,7 @@ FIELDS: list[tuple[str, object, set[str]]] = [
     ("producer.backend", "x", set()),
     ("producer.layout", "x", set()),
     ("model.name", "other", set()),
-    ("model.num_layers", 9, set()),
+    ("model.num_layers", 9, {"meaning"}),
     ("model.revision", "r2", set()),
     ("model.weights", "sha256:" + "1" * 64, {"meaning"}),
     ("model.adapter", "lora", {"meaning"}),
