@@ -58,7 +58,7 @@ def check_offsets(name: str, offsets: Tensor, buffer: Tensor, length: int | None
     _check_offsets_device(name, offsets, buffer)
     if length is not None and len(offsets) != length:
         raise BadArgument(
-            f"{name}: expected {length} as many as on the other side, got {len(offsets)}"
+            f"{name}: expected {length}, as many as on the other side, got {len(offsets)}"
         )
 
 
