@@ -19,7 +19,7 @@ from transload_kernels.torch_path.rows import (
 MIN_STRIDED_BYTES: Final = 1 << 14
 """For one strided copy; below it rows are gathered by index.
 
-A strided copy costs 10 us before its first byte. On one thread of an AMD EPYC guest with torch 2.13,
+A strided copy costs 10 us before its first byte. On one thread of an AMD EPYC guest, torch 2.13,
 `_copy_strided` and `_copy_indexed` of the same 4 to 8 MiB in scattered blocks reached, in GB/s and
 best of four: blocks of 1 KiB 0.1 and 2.1; of 4 KiB 0.4 and 2.3; of 16 KiB 0.9 and 2.5. Where blocks
 are rows of 8 bytes with gaps, and an index leads to less: 1 KiB 0.1 and 0.3; 4 KiB 0.4 and 0.3;
