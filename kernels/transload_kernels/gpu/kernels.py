@@ -10,13 +10,17 @@ Rules:
 - Nothing is allocated but tables of offsets: a few words for each row of the outer loops or run.
 """
 
-from collections.abc import Sequence
+import os
+from collections.abc import Mapping, Sequence
+from math import prod
 
+import torch
 from torch import Tensor
 
+from transload_kernels import autotune, stopwatches
 from transload_kernels.formats import Format, ScalePlace
 from transload_kernels.gpu import conversion, moves, sums, turns
-from transload_kernels.gpu.launch import tuning_from_environment
+from transload_kernels.gpu.launch import PROGRAMS_VARIABLE, tuning_of
 from transload_kernels.gpu.launcher import Launcher, TritonLauncher
 from transload_kernels.implementation import Loop
 
@@ -28,17 +32,19 @@ class TritonKernels:
     Kernels are compiled when first needed, in tenths of a second each, and kept on disk by Triton.
 
     Args:
-        launcher: How kernels are started; by default on the GPU, tuned by the environment.
+        launcher: How kernels are started; by default `default_launcher(os.environ)`.
     """
 
     name = "triton"
 
     def __init__(self, launcher: Launcher | None = None) -> None:
-        self.launcher = launcher or TritonLauncher(tuning_from_environment())
+        self.launcher = launcher or default_launcher(os.environ)
 
     def copy_runs(self, dst: Sequence[Tensor], src: Sequence[Tensor], runs: Tensor) -> None:
         """See `Implementation`."""
-        moves.copy_runs(self.launcher, dst, src, runs)
+        if len(runs):
+            launcher = self.launcher.tuned("copy_runs", int(runs[:, 4].max()), len(runs))
+            moves.copy_runs(launcher, dst, src, runs)
 
     def relayout_rows(
         self,
@@ -50,7 +56,8 @@ class TritonKernels:
         loops: tuple[Loop, ...],
     ) -> None:
         """See `Implementation`."""
-        moves.relayout_rows(self.launcher, dst, src, dst_offsets, src_offsets, row_bytes, loops)
+        launcher = self._tuned("relayout_rows", row_bytes, src_offsets, loops)
+        moves.relayout_rows(launcher, dst, src, dst_offsets, src_offsets, row_bytes, loops)
 
     def transpose_pages(
         self,
@@ -63,8 +70,9 @@ class TritonKernels:
         loops: tuple[Loop, ...],
     ) -> None:
         """See `Implementation`."""
+        launcher = self._tuned("transpose_pages", element_bytes, src_offsets, (*loops, *tile))
         turns.transpose_pages(
-            self.launcher, dst, src, dst_offsets, src_offsets, element_bytes, tile, loops
+            launcher, dst, src, dst_offsets, src_offsets, element_bytes, tile, loops
         )
 
     def convert_rows(
@@ -81,8 +89,9 @@ class TritonKernels:
         dst_scales: ScalePlace | None,
     ) -> None:
         """See `Implementation`."""
+        launcher = self._tuned("convert_rows", num_elements, src_offsets, loops)
         conversion.convert_rows(
-            *(self.launcher, dst, src, dst_offsets, src_offsets, num_elements, loops),
+            *(launcher, dst, src, dst_offsets, src_offsets, num_elements, loops),
             (src_format, dst_format),
             (src_scales, dst_scales),
         )
@@ -91,10 +100,32 @@ class TritonKernels:
         self, dst: Tensor, offsets: Tensor, row_bytes: int, loops: tuple[tuple[int, int], ...]
     ) -> None:
         """See `Implementation`."""
-        moves.zero_tail(self.launcher, dst, offsets, row_bytes, loops)
+        launcher = self._tuned("zero_tail", row_bytes, offsets, loops)
+        moves.zero_tail(launcher, dst, offsets, row_bytes, loops)
 
     def digest_blocks(
         self, src: Tensor, offsets: Tensor, row_bytes: int, loops: tuple[tuple[int, int], ...]
     ) -> Tensor:
         """See `Implementation`."""
-        return sums.digest_blocks(self.launcher, src, offsets, row_bytes, loops)
+        launcher = self._tuned("digest_blocks", row_bytes, offsets, loops)
+        return sums.digest_blocks(launcher, src, offsets, row_bytes, loops)
+
+    def _tuned(
+        self, op: str, run_bytes: int, offsets: Tensor, loops: tuple[tuple[int, ...], ...]
+    ) -> Launcher:
+        return self.launcher.tuned(op, run_bytes, len(offsets) * prod(loop[0] for loop in loops))
+
+
+def default_launcher(environment: Mapping[str, str]) -> Launcher:
+    """Starts kernels on the GPU, as measured on the current one if it was; see `autotune`.
+
+    The cap on programs is the operator's: if the environment has one, measurements do not change
+    it. Raises `Unsupported` if what the environment says is no number.
+    """
+    tuning = tuning_of(environment)
+    if not torch.cuda.is_available():
+        return TritonLauncher(tuning)
+    store = autotune.Store(autotune.default_folder(environment))
+    table = store.load(stopwatches.device_of(torch.device("cuda")))
+    held = frozenset({"num_programs"}) if PROGRAMS_VARIABLE in environment else frozenset()
+    return TritonLauncher(tuning, table.best, held)

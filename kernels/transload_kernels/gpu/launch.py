@@ -1,7 +1,6 @@
 """How a launch is laid out: widths, tiles, loops, the cap on programs. Numbers, and no GPU."""
 
-import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import reduce
 from math import gcd, prod
 from typing import Final, NamedTuple
@@ -35,9 +34,9 @@ class Tuning(NamedTuple):
     num_threads: int = 512
 
 
-def tuning_from_environment() -> Tuning:
+def tuning_of(environment: Mapping[str, str]) -> Tuning:
     """The defaults, with the cap that the operator has set; raises `Unsupported` if it is none."""
-    text = os.environ.get(PROGRAMS_VARIABLE)
+    text = environment.get(PROGRAMS_VARIABLE)
     if text is None:
         return Tuning()
     if not (text.isascii() and text.isdecimal()):

@@ -1,7 +1,7 @@
 # mypy: disable-error-code="import-untyped"
 """Where kernels are started: on a tensor's GPU, or by Triton's interpreter in this process."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol
 
@@ -9,14 +9,20 @@ import torch
 import triton
 from torch import Tensor
 
+from transload_kernels.autotune import Candidate
 from transload_kernels.errors import Unsupported
 from transload_kernels.gpu.launch import Tuning
+
+Best = Callable[[str, int, int], Candidate | None]
 
 
 class Launcher(Protocol):
     """Starts kernels with one tuning; tests and reports put their own in its place."""
 
     tuning: Tuning
+
+    def tuned(self, op: str, run_bytes: int, num_runs: int) -> "Launcher":
+        """The launcher for a call of this size: itself, or one with what was measured best."""
 
     def num_programs(self, device: torch.device) -> int:
         """The most programs that a launch there should have."""
@@ -36,11 +42,25 @@ class TritonLauncher:
     """Starts kernels on GPUs; on the CPU only where Triton interprets.
 
     Args:
-        tuning: Of all launches.
+        tuning: Of all launches for which `best` knows nothing better.
+        best: Who was measured fastest, by operation, bytes of a run and number of runs.
+        held: Fields of the tuning that measurements do not change.
     """
 
-    def __init__(self, tuning: Tuning) -> None:
+    def __init__(
+        self, tuning: Tuning, best: Best | None = None, held: frozenset[str] = frozenset()
+    ) -> None:
         self.tuning = tuning
+        self._best = best
+        self._held = held
+
+    def tuned(self, op: str, run_bytes: int, num_runs: int) -> Launcher:
+        """See `Launcher.tuned`."""
+        candidate = self._best(op, run_bytes, num_runs) if self._best else None
+        if candidate is None or candidate.implementation != "triton":
+            return self
+        better = {name: n for name, n in candidate.parameters if name not in self._held}
+        return TritonLauncher(self.tuning._replace(**better))
 
     def num_programs(self, device: torch.device) -> int:
         """The tuning's cap; without one, two programs for each SM or compute unit."""
