@@ -5,13 +5,18 @@ Knows nothing of groups or blocks. All strides and offsets are in bits.
 
 from itertools import pairwise
 from math import gcd
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
+from transload_abi.errors import Refused
 from transload_abi.plan.types import Loop
 from transload_abi.types import Role
 
 Digits = tuple[tuple[int, int, int], ...]
 """Rows (div, extent, stride) from div 1 upwards; each starts where the one before ends."""
+
+
+MAX_POINTS: Final = 1 << 16
+"""Steps of one axis that no loop describes on both sides at once; almost always there is one."""
 
 
 class Nest(NamedTuple):
@@ -72,10 +77,14 @@ def axis_nests(src: Digits, src_start: int, dst: Digits, dst_start: int, count: 
     """Loops over `count` indices that begin at `src_start` and `dst_start`.
 
     Usually one nest. Ranges that fit the digits badly come to several.
+
+    Raises:
+        Refused: They fit so badly that it would take too long.
     """
     base = (offset(src, src_start), offset(dst, dst_start))
     src_digits, dst_digits = restrict(src, src_start, count), restrict(dst, dst_start, count)
     if src_digits is None or dst_digits is None:
+        _check_points(count)
         points = [
             Nest(offset(src, src_start + i), offset(dst, dst_start + i)) for i in range(count)
         ]
@@ -87,11 +96,17 @@ def axis_nests(src: Digits, src_start: int, dst: Digits, dst_start: int, count: 
         for low, high in reversed([*pairwise(inner)])
     )
     step = inner[-1]
+    _check_points(count // step)
     points = [
         Nest(base[0] + offset(src_digits, i), base[1] + offset(dst_digits, i), loops)
         for i in range(0, count, step)
     ]
     return compress(points)
+
+
+def _check_points(count: int) -> None:
+    if count > MAX_POINTS:
+        raise Refused(f"an axis would be walked in {count} steps, more than {MAX_POINTS}")
 
 
 def _even_cuts(cuts: list[int]) -> list[int]:

@@ -188,6 +188,7 @@ def _lane(
 
 def _grid(name: str, d: Descriptor, group: Group, parts: int, sides: Iterable[Side]) -> Grid:
     sides = list(sides)
+    pools = {side.pool for side in sides}
     return Grid(
         side=name,
         table=group.table,
@@ -195,7 +196,7 @@ def _grid(name: str, d: Descriptor, group: Group, parts: int, sides: Iterable[Si
         parts=parts,
         tokens=group.owner.tokens,
         null_block=group.null_block,
-        num_blocks=min(d.pool(pool).num_blocks for pool in {side.pool for side in sides}),
+        num_blocks=min(pool.num_blocks for pool in d.pools if pool.id in pools),
         is_cut=parts > 1 and not all(even_step(side) for side in sides),
     )
 

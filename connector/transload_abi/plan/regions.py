@@ -1,5 +1,7 @@
 """What a transport has to register: the fewest stretches of memory that hold all blocks."""
 
+from collections.abc import Iterator
+from itertools import accumulate
 from typing import NamedTuple
 
 from transload_abi.types import Descriptor, Group, Place, Pool
@@ -19,39 +21,34 @@ def regions(descriptor: Descriptor) -> list[Region]:
     What is between the pages of a place is registered with them, and so are pads. Groups that are
     not transferred count only where they share the place of others.
     """
-    found: list[Region] = []
-    for pool in descriptor.pools:
-        spans = sorted(
-            span
-            for group in descriptor.groups
-            if group.transferable
-            for number in {role.place for role in group.roles}
-            for span in _spans(group, number, pool)
-        )
-        end = -1
-        for first, last in spans:
-            if first <= end:
-                begin = found[-1].offset
-                end = max(end, last)
-                found[-1] = Region(pool.id, begin, end - begin)
-            else:
-                end = last
-                found.append(Region(pool.id, first, last - first))
-    return found
+    pools = {pool.id: pool for pool in descriptor.pools}
+    spans: dict[str, list[tuple[int, int]]] = {pool: [] for pool in pools}
+    for group in descriptor.groups:
+        for number in {role.place for role in group.roles} if group.transferable else ():
+            for pool in set(group.places[number].pools):
+                spans[pool].append(_span(group, number, pools[pool]))
+    return [region for pool, each in spans.items() for region in _merged(pool, sorted(each))]
 
 
-def _spans(group: Group, number: int, pool: Pool) -> list[tuple[int, int]]:
-    """First byte and end of a place's pages in a pool: none, or one stretch."""
+def _merged(pool: str, spans: list[tuple[int, int]]) -> Iterator[Region]:
+    """Sorted spans as few regions."""
+    ends = list(accumulate((end for _, end in spans), max))
+    first = 0
+    for at, end in enumerate(ends):
+        if at + 1 == len(ends) or spans[at + 1][0] > end:
+            yield Region(pool, spans[first][0], end - spans[first][0])
+            first = at + 1
+
+
+def _span(group: Group, number: int, pool: Pool) -> tuple[int, int]:
+    """First byte and end of a place's pages in a pool."""
     place = group.places[number]
-    if pool.id not in place.pools:
-        return []
     num_layers = len(group.layers) if len(place.pools) == 1 else 1
     begin, page = _page(group, number, place)
     last = (pool.num_blocks - 1) * place.block_stride + (num_layers - 1) * place.layer_stride
-    first, end = place.offset + begin, place.offset + last + page
     if pool.block_bytes:
-        first, end = 0, max(end, pool.num_blocks * pool.block_bytes)
-    return [(first, min(end, pool.num_bytes))]
+        return 0, pool.num_blocks * pool.block_bytes
+    return place.offset + begin, place.offset + last + page
 
 
 def _page(group: Group, number: int, place: Place) -> tuple[int, int]:

@@ -1,12 +1,16 @@
 """What two groups have in common, and how large the pieces are in which it moves."""
 
+from collections.abc import Iterable, Iterator
 from math import gcd
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from transload_abi.errors import Refused
 from transload_abi.plan.axes import Digits, digits, is_additive, offset
 from transload_abi.plan.types import Side
-from transload_abi.types import Group, Place, Role, TokenSlice
+from transload_abi.types import Group, Role, TokenSlice
+
+MAX_PARTS: Final = 1 << 12
+"""Pieces in a block. The largest blocks of engines have 1,024 tokens."""
 
 
 class Share(NamedTuple):
@@ -52,11 +56,17 @@ def share(src: Group, dst: Group, layers: tuple[int, ...]) -> Share:
     """What moves between two matched groups.
 
     Raises:
-        Refused: No piece begins at a whole byte.
+        Refused: No piece begins at a whole byte, or there would be too many in a block.
     """
     ours, theirs = src.owner.heads, dst.owner.heads
     heads = (max(ours[0], theirs[0]), min(ours[1], theirs[1]))
-    return Share(src, dst, layers, heads, _piece(src, dst))
+    one = Share(src, dst, layers, heads, _piece(src, dst))
+    if max(one.src_parts, one.dst_parts) > MAX_PARTS:
+        raise Refused(
+            f"blocks of {src.tokens_per_block} and {dst.tokens_per_block} tokens would be cut into "
+            f"more than {MAX_PARTS} pieces ({src.id[:80]} to {dst.id[:80]})"
+        )
+    return one
 
 
 def _piece(src: Group, dst: Group) -> int:
@@ -88,21 +98,19 @@ def _is_cut(axis: Digits, count: int, piece: int) -> bool:
     )
 
 
-def place_of(group: Group, role: Role, layer: int) -> tuple[str, int]:
-    """The pool of a layer's pages, and bytes to the page in block 0."""
-    return page_of(group, group.places[role.place], layer)
+def pages(group: Group, role: Role, layers: Iterable[int]) -> Iterator[tuple[str, int]]:
+    """For each layer the pool of a role's pages, and bytes to the page in block 0."""
+    place = group.places[role.place]
+    positions = {layer: position for position, layer in enumerate(group.layers)}
+    for layer in layers:
+        position = positions[layer]
+        pool = place.pools[position if len(place.pools) > 1 else 0]
+        yield pool, place.offset + position * place.layer_stride
 
 
-def page_of(group: Group, place: Place, layer: int) -> tuple[str, int]:
-    """As `place_of`, for a place."""
-    position = group.layers.index(layer)
-    pool = place.pools[position if len(place.pools) > 1 else 0]
-    return pool, place.offset + position * place.layer_stride
-
-
-def side_of(group: Group, role: Role, pool: str, first_byte: int, piece: int) -> Side:
-    """Where a role's pieces are."""
+def side_of(group: Group, role: Role, piece: int) -> Side:
+    """How a role's pieces follow each other; the pool and the first byte are left open."""
     axis = digits(role, "N")
     parts = range(0, group.states_per_block, piece)
     offsets = tuple(offset(axis, state) // 8 for state in parts)
-    return Side(pool, first_byte, group.places[role.place].block_stride, offsets)
+    return Side("", 0, group.places[role.place].block_stride, offsets)

@@ -2,16 +2,21 @@
 
 from collections.abc import Iterator
 from itertools import product
+from math import prod
+from typing import Final
 
 from transload_abi.codecs import CODECS, scale_param
 from transload_abi.compare_values import change, values_of
 from transload_abi.errors import Refused
 from transload_abi.plan.axes import Digits, Nest, axis_nests, compress, digits, offset, restrict
 from transload_abi.plan.loops import settle
-from transload_abi.plan.shares import Share, place_of, side_of
+from transload_abi.plan.shares import Share, pages, side_of
 from transload_abi.plan.types import Conversion, Loop, Operand, Side, Template
 from transload_abi.roles import ROLES
 from transload_abi.types import Group, Role
+
+MAX_STRIPS: Final = 1 << 12
+"""Copies with a shape of their own that a role may take; almost always it is one."""
 
 Pools = tuple[str, str]
 """Ids of a pool of the source and one of the destination."""
@@ -24,14 +29,14 @@ def templates(share: Share) -> list[Template]:
         Refused: Some would move less than a byte.
     """
     layers = {role.role: _unchanged_layers(share, role) for role in share.dst.roles}
-    pages = {number: _page_layers(share, number, layers) for number in _places(share)}
+    whole = {number: _page_layers(share, number, layers) for number in _places(share)}
     made = [
         template
-        for number, whole in pages.items()
-        for template in _page_templates(share, number, whole)
+        for number, each in whole.items()
+        for template in _page_templates(share, number, each)
     ]
     for role in share.dst.roles:
-        rest = [layer for layer in layers[role.role] if layer not in pages[role.place]]
+        rest = [layer for layer in layers[role.role] if layer not in whole[role.place]]
         if rest:
             made += _role_templates(share, role, rest)
     return made
@@ -126,28 +131,35 @@ def _layer_nests(
     share: Share, ours: Role, theirs: Role, layers: list[int]
 ) -> dict[Pools, list[Nest]]:
     """By pools: loops over the pages of a role in block 0, in bytes."""
-    pages: dict[Pools, list[Nest]] = {}
-    for layer in layers:
-        src_pool, src = place_of(share.src, ours, layer)
-        dst_pool, dst = place_of(share.dst, theirs, layer)
-        pages.setdefault((src_pool, dst_pool), []).append(Nest(src, dst))
+    found: dict[Pools, list[Nest]] = {}
+    src_pages, dst_pages = pages(share.src, ours, layers), pages(share.dst, theirs, layers)
+    for (src_pool, src), (dst_pool, dst) in zip(src_pages, dst_pages, strict=True):
+        found.setdefault((src_pool, dst_pool), []).append(Nest(src, dst))
     return {
-        pools: compress(sorted(nests, key=lambda nest: nest.dst)) for pools, nests in pages.items()
+        pools: compress(sorted(nests, key=lambda nest: nest.dst)) for pools, nests in found.items()
     }
 
 
 def _role_templates(share: Share, theirs: Role, layers: list[int]) -> Iterator[Template]:
     ours = share.src.role(theirs.role)
     assert ours, "only roles of both sides are unchanged"
-    strips = [_strip(share, ours, theirs, choice) for choice in product(*_nests(share, theirs))]
-    for pools, pages in _layer_nests(share, ours, theirs, layers).items():
-        src_side = side_of(share.src, ours, pools[0], 0, share.piece)
-        dst_side = side_of(share.dst, theirs, pools[1], 0, share.piece)
-        for page, (src, dst, run_bytes, loops) in product(pages, strips):
+    choices = _nests(share, theirs)
+    if prod(map(len, choices)) > MAX_STRIPS:
+        raise Refused(
+            f"{theirs.role} would be cut into more than {MAX_STRIPS} copies "
+            f"({share.src.id[:80]} to {share.dst.id[:80]})"
+        )
+    strips = [_strip(share, ours, theirs, choice) for choice in product(*choices)]
+    src_side, dst_side = (
+        side_of(share.src, ours, share.piece),
+        side_of(share.dst, theirs, share.piece),
+    )
+    for pools, nests in _layer_nests(share, ours, theirs, layers).items():
+        for page, (src, dst, run_bytes, loops) in product(nests, strips):
             run, settled = settle(run_bytes, (*page.loops, *loops))
             yield Template(
-                src_side._replace(offset=page.src + src),
-                dst_side._replace(offset=page.dst + dst),
+                src_side._replace(pool=pools[0], offset=page.src + src),
+                dst_side._replace(pool=pools[1], offset=page.dst + dst),
                 run,
                 settled,
             )
@@ -235,7 +247,7 @@ def _operands(
     operands = []
     for each in _with_scales(group, role):
         terms: list[tuple[str, int, int, int]] = []
-        pool, byte = place_of(group, each, layer)
+        ((pool, byte),) = pages(group, each, [layer])
         bits = 8 * byte + each.base_bits
         shape = {}
         for axis in ROLES[each.role].axes:
@@ -245,7 +257,7 @@ def _operands(
             terms += ((axis, *row) for row in kept)
             bits += offset(digits(each, axis), first)
             shape[axis] = count
-        side = side_of(group, each, pool, bits // 8, share.piece)
+        side = side_of(group, each, share.piece)._replace(pool=pool, offset=bits // 8)
         values = _outside_scale(group, each, layer)
         operands.append(Operand(each.role, each.dtype, side, bits % 8, shape, tuple(terms), values))
     return tuple(operands)

@@ -20,21 +20,26 @@ def whole_blocks(src: Descriptor, dst: Descriptor, shares: Sequence[Share]) -> l
         dst: The destination.
         shares: All of one table of the source and one of the destination.
     """
-    twins = [each for each in shares if is_twin(each)]
-    tables = (shares[0].src.table, shares[0].dst.table)
+    twins: dict[Pools, list[Share]] = {}
+    partners: dict[tuple[int, str], set[str]] = {}
+    for each in shares:
+        for pools in _pools(each) if is_twin(each) else ():
+            twins.setdefault(pools, []).append(each)
+            partners.setdefault((0, pools[0]), set()).add(pools[1])
+            partners.setdefault((1, pools[1]), set()).add(pools[0])
+    src_bytes, dst_bytes = ({pool.id: pool.block_bytes for pool in d.pools} for d in (src, dst))
+    src_groups, dst_groups = _holders(src, shares[0].src.table), _holders(dst, shares[0].dst.table)
     found = []
-    for src_pool, dst_pool in dict.fromkeys(pools for each in twins for pools in _pools(each)):
-        num_bytes = dst.pool(dst_pool).block_bytes
-        if num_bytes == 0 or src.pool(src_pool).block_bytes != num_bytes:
-            continue
-        within = [each for each in twins if (src_pool, dst_pool) in _pools(each)]
+    for (ours, theirs), within in twins.items():
+        num_bytes = dst_bytes[theirs]
         if (
-            _holders(src, tables[0], src_pool) == sorted(each.src.id for each in within)
-            and _holders(dst, tables[1], dst_pool) == sorted(each.dst.id for each in within)
-            and all(_is_paired(each, src_pool, dst_pool, num_bytes) for each in within)
+            num_bytes == src_bytes[ours] > 0
+            and len(partners[0, ours]) == len(partners[1, theirs]) == 1
+            and src_groups[ours] == sorted(each.src.id for each in within)
+            and dst_groups[theirs] == sorted(each.dst.id for each in within)
+            and all(_is_by_blocks(each.dst, theirs, num_bytes) for each in within)
         ):
-            sides = Side(src_pool, 0, num_bytes), Side(dst_pool, 0, num_bytes)
-            found.append(Template(*sides, num_bytes))
+            found.append(Template(Side(ours, 0, num_bytes), Side(theirs, 0, num_bytes), num_bytes))
     return found
 
 
@@ -76,22 +81,18 @@ def _pools(share: Share) -> set[Pools]:
     return pairs
 
 
-def _is_paired(share: Share, src_pool: str, dst_pool: str, num_bytes: int) -> bool:
-    """Whether all of a twin that lies in one of two pools lies in the other, block by block."""
-    pools = _pools(share)
-    places = [place for role in share.dst.roles for place in (share.dst.places[role.place],)]
-    return all(pair == (src_pool, dst_pool) for pair in pools if pair[0] == src_pool) and (
-        all(pair == (src_pool, dst_pool) for pair in pools if pair[1] == dst_pool)
-        and all(place.block_stride == num_bytes for place in places if dst_pool in place.pools)
-    )
+def _is_by_blocks(group: Group, pool: str, num_bytes: int) -> bool:
+    """Whether all of a group that lies in a pool lies in the pool's own blocks."""
+    places = [group.places[role.place] for role in group.roles]
+    return all(place.block_stride == num_bytes for place in places if pool in place.pools)
 
 
-def _holders(descriptor: Descriptor, table: int, pool: str) -> list[str]:
-    """The groups of a table with roles in a pool, those that are not transferred included."""
-    return sorted(group.id for group in descriptor.groups if _is_in(group, table, pool))
-
-
-def _is_in(group: Group, table: int, pool: str) -> bool:
-    return group.table == table and any(
-        pool in group.places[role.place].pools for role in group.roles
-    )
+def _holders(descriptor: Descriptor, table: int) -> dict[str, list[str]]:
+    """By pool the groups of a table with roles in it, those that are not transferred included."""
+    holders: dict[str, set[str]] = {}
+    for group in descriptor.groups:
+        if group.table == table:
+            for number in {role.place for role in group.roles}:
+                for pool in group.places[number].pools:
+                    holders.setdefault(pool, set()).add(group.id)
+    return {pool: sorted(groups) for pool, groups in holders.items()}
