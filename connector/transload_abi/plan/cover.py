@@ -67,11 +67,7 @@ class Cover:
             LimitExceeded: The ranks' slices of the tokens repeat after too many tokens.
         """
         for source in sources:
-            differs = next(model_differences(source, dst), None)
-            if differs:
-                raise Refused(differs.reason, differs.path)
-            if match_groups(source, dst):
-                check_verdict(source, dst, allow_lossy=allow_lossy)
+            _check_source(source, dst, allow_lossy=allow_lossy)
         need = _Need(dst, _period([*sources, dst]))
         classes: dict[frozenset[Offer], list[int]] = {}
         offers = [need.offers(source) for source in sources]
@@ -109,6 +105,15 @@ class Cover:
             is_empty = plan is None or not any(batch.sequences for batch in plan.batches)
             plans.append(None if is_empty else plan)
         return plans
+
+
+def _check_source(source: Descriptor, dst: Descriptor, *, allow_lossy: bool) -> None:
+    """Refuse a source that cannot be converted; one that has nothing of interest is none of it."""
+    differs = next(model_differences(source, dst), None)
+    if differs:
+        raise Refused(differs.reason, differs.path)
+    if match_groups(source, dst):
+        check_verdict(source, dst, allow_lossy=allow_lossy)
 
 
 class _Need:
