@@ -6,6 +6,7 @@ whose effect the descriptor's oracle knows from the descriptors alone, and by it
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import subprocess
@@ -23,7 +24,7 @@ from support.abi_placements import PLACEMENTS, Shape
 from support.kernel_buffers import sparse
 from support.kernel_cases import MOVES, Case, Outcome, assert_same, run
 from support.kernel_numbers import NUMBERS
-from transload_abi import oracle
+from transload_abi import oracle, vectors
 from transload_abi.plan import Blocks, Pair, Plan
 from transload_kernels import operations
 from transload_kernels.formats import Format
@@ -115,15 +116,61 @@ def test_plans_between_all_placements_move_exactly_their_bytes(name: str, src_na
     for dst_name in PLACEMENTS:
         plan, source, expected = planned(src_name, dst_name)
         pools = {pool: np.full_like(bytes_, oracle.FILL) for pool, bytes_ in expected.items()}
-        plan_calls.execute(
-            plan,
-            {pool: torch.from_numpy(bytes_) for pool, bytes_ in source.items()},
-            {pool: torch.from_numpy(bytes_) for pool, bytes_ in pools.items()},
-            name,
-        )
+        plan_calls.execute(plan, _shared(source), _shared(pools), name)
         for pool, bytes_ in expected.items():
             where = np.flatnonzero(bytes_ != pools[pool])
             assert not where.size, f"{dst_name}: {pool} at {where[:4]}"
+
+
+ACCEPTED = [
+    folder
+    for folder in sorted((TESTS / "vectors" / "abi" / "convert").iterdir())
+    if not folder.name.startswith("refused")
+]
+
+
+@pytest.mark.parametrize("name", ["reference", *COMPARED])
+def test_the_descriptors_vectors_are_carried_out(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Copies and conversions whose every byte is on file, with kernels in the oracle's stead."""
+
+    def execute(plan: Plan, src: oracle.Memory, dst: oracle.Memory) -> None:
+        # What is read from files cannot be written to, and torch warns of such memory.
+        sources = {pool: torch.from_numpy(bytes_.copy()) for pool, bytes_ in src.items()}
+        plan_calls.execute(plan, sources, _shared(dst), name)
+
+    monkeypatch.setattr(oracle, "execute", execute)
+    failures = {folder.name: list(vectors.check_convert(folder)) for folder in ACCEPTED}
+    assert {vector: found for vector, found in failures.items() if found} == {}
+    assert len(failures) > 30
+
+
+@pytest.mark.parametrize("name", COMPARED)
+def test_plans_between_all_placements_convert(name: str) -> None:
+    shape = Shape(layers=2, blocks=4, heads=2, tokens=4, size=8)
+    blocks = Blocks({0: [3, 1]}, {0: [1, 2]}, 7)
+    bits = np.random.default_rng(5)
+    dtypes = itertools.cycle((("bf16", "f32"), ("f32", "f16"), ("f16", "bf16")))
+    for src_name, dst_name in itertools.product(PLACEMENTS, PLACEMENTS):
+        src_dtype, dst_dtype = next(dtypes)
+        src = PLACEMENTS[src_name](shape._replace(dtype=src_dtype))
+        dst = PLACEMENTS[dst_name](shape._replace(dtype=dst_dtype))
+        plan = Pair.compile(src, dst, allow_lossy=True).plan(blocks)
+        source = {
+            pool: bits.integers(0, 256, bytes_.shape, np.uint8)
+            for pool, bytes_ in oracle.blank(src).items()
+        }
+        expected, came = oracle.blank(dst), oracle.blank(dst)
+        oracle.execute(plan, source, expected)
+        plan_calls.execute(plan, _shared(source), _shared(came), name)
+        for pool, bytes_ in expected.items():
+            np.testing.assert_array_equal(came[pool], bytes_, f"{src_name}, {dst_name}: {pool}")
+
+
+def _shared(memory: oracle.Memory) -> dict[str, torch.Tensor]:
+    """Pools as tensors of the same memory."""
+    return {pool: torch.from_numpy(bytes_) for pool, bytes_ in memory.items()}
 
 
 def test_plans_come_to_both_kinds_of_calls() -> None:

@@ -1,4 +1,4 @@
-"""A plan's strided copies as calls of the kernels: what a connector does with a plan."""
+"""A plan as calls of the kernels: what a connector does with it, and no more."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import torch
 
+from support.plan_conversions import conversion_calls
 from transload_abi.plan.lower import Strip, strips
 from transload_abi.plan.types import Loop, Plan
 from transload_kernels import operations
@@ -62,6 +63,10 @@ def execute(plan: Plan, src: Pools, dst: Pools, implementation: str | None) -> N
                 call.loops,
                 implementation=implementation,
             )
+
+    for convert in conversion_calls(plan):
+        to, of = dst[convert.dst_pool], src[convert.src_pool]
+        operations.convert_rows(to, of, *convert[2:], implementation=implementation)
 
 
 def _tile(strip: Strip) -> tuple[tuple[Loop, Loop] | None, tuple[Loop, ...]]:
