@@ -192,7 +192,7 @@ def _planes(spec: Attention, where: Strides, interior: Interior) -> Page:
     _must_fill(spec, heads * size * bits // 8)
     if spec.num_slots != 2 or spec.value_size != size or size % x or where.state != spec.cell_bytes:
         raise Contradiction(
-            f"planes need two slots, and equal K and V of a multiple of {x} elements",
+            f"planes need two slots, each in one piece, and K and V of a multiple of {x} elements",
             "interior",
         )
     head = ("H", 1, heads, size * states * bits)

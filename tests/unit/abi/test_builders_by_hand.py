@@ -26,10 +26,11 @@ def test_terms_are_strides_in_elements() -> None:
 
 
 def test_an_axis_may_have_several_digits() -> None:
-    assert by_hand.terms(8, D=[(16, 1), (4, 512)], N=(32, 16), G=(4, 3)) == (
+    assert by_hand.terms(8, D=[(16, 1), (4, 512), (2, 9)], N=(32, 16), G=(4, 3)) == (
         ("N", 1, 32, 128),
         ("D", 1, 16, 8),
         ("D", 16, 4, 4096),
+        ("D", 64, 2, 72),
         ("G", 1, 4, 24),
     )
 

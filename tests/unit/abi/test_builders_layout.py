@@ -114,6 +114,19 @@ def test_kernel_blocks_divide_the_block(tokens: int) -> None:
         strides(read_spec(FULL), "LBHNC", 2, 5, tokens)
 
 
+def test_kernel_blocks_hold_whole_states() -> None:
+    spec = read_spec(FULL | {"tokens_per_state": 4})
+    assert strides(spec, "LBHNC", 2, 5, 8).kernel_states == 2
+    with pytest.raises(Contradiction, match="2 tokens do not divide"):
+        strides(spec, "LBHNC", 2, 5, 2)
+
+
+def test_a_recurrent_state_is_not_cut() -> None:
+    spec = read_spec(named("mamba")["spec"])
+    found = strides(spec, "LBHNC", 2, 5, 16)
+    assert (found.num_kernel_blocks, found.kernel_states) == (1, 1)
+
+
 def test_a_layout_of_another_name_is_refused() -> None:
     with pytest.raises(UnknownPart, match="'NHD' is none of LBHNC, LBNHC"):
         strides(read_spec(FULL), "NHD", 2, 5)

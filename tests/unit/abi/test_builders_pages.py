@@ -30,6 +30,7 @@ FULL: dict[str, Any] = {
 PLANES = FULL | {"num_head_slots": 2, "state_content_bytes": 2 * 32 * 2}
 LATENT = FULL | {"class": "MLAAttentionSpec", "num_kv_heads": 1, "head_size": 576}
 FP8 = {"dtype": "uint8", "kv_quant_mode": "FP8_PER_TENSOR"}
+DS_MLA = LATENT | FP8 | {"cache_dtype_str": "fp8_ds_mla", "state_content_bytes": 656}
 SCALES = {name: (0.5, 2.0 + number) for number, name in enumerate(NAMES)}
 
 
@@ -125,6 +126,12 @@ def test_planes_outside_of_blocks_are_two_places() -> None:
         ("k", 0, 0),
         ("v", 1, 0),
     ]
+
+
+@pytest.mark.parametrize("layout", ["LBNHC", "BLNHC"])
+def test_planes_are_each_in_one_piece(layout: str) -> None:
+    with pytest.raises(Contradiction, match="planes need two slots, each in one piece"):
+        group(PLANES, layout, name="rocm_planes")
 
 
 @pytest.mark.parametrize("bits", [8, 16])
@@ -239,8 +246,7 @@ def test_an_8_bit_latent_has_one_scale_for_both_parts() -> None:
 
 
 def test_a_cell_of_656_bytes_has_three_parts() -> None:
-    spec = LATENT | FP8 | {"cache_dtype_str": "fp8_ds_mla", "state_content_bytes": 656}
-    found = group(spec)
+    found = group(DS_MLA)
     assert found.codec.id == "fp8_ds_mla_656"
     assert [(r.role, r.dtype, r.shape, r.base_bits // 8) for r in found.roles] == [
         ("latent", "e4m3", {"N": 16, "D": 512}, 0),
@@ -340,6 +346,10 @@ CONTRADICTIONS: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     (SCALED | {"dtype": "uint8"}, {}, "expected i8 elements, got u8"),
     (FP8 | {"dtype": "float8_e5m2"}, {}, "expected e4m3 elements, got e5m2"),
     (LATENT | FP8 | {"cache_dtype_str": "fp8_e5m2"}, {}, "fp8_e5m2 is not e4m3"),
+    (DS_MLA, {"kv_lora_rank": 448}, "fp8_ds_mla has 512 and 64 elements"),
+    (LATENT | {"state_content_bytes": 1160}, {}, "1160 bytes is not the 1152 bytes"),
+    (PLANES | {"state_content_bytes": 256}, {"name": "rocm_planes"}, "256 bytes is not the 128"),
+    ({"state_content_bytes": 136}, {"name": "cpu"}, "136 bytes is not the 128 bytes"),
     (PLANES | {"num_head_slots": 1}, {"name": "rocm_planes"}, "planes need two slots"),
     (
         PLANES | {"head_size": 12, "state_content_bytes": 48},

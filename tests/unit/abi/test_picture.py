@@ -329,6 +329,15 @@ def test_pools_that_differ_by_number_are_one_line() -> None:
     )
 
 
+def test_a_blocks_pad_is_each_pools_own() -> None:
+    d = abi_placements.sglang()
+    pools = tuple(replace(pool, block_bytes=2 * pool.block_bytes) for pool in d.pools)
+    picture = describe(replace(d, pools=pools))
+    for pool in ("k0", "k1", "v0", "v1"):
+        assert f"table 0 fills 1 KiB of a block's 2 KiB in {pool}" in picture
+    assert "fills" not in describe(d)
+
+
 def test_pages_that_interleave_say_so() -> None:
     assert "layer position x 2 KiB of kv   interleaved with others" in describe(
         built(FULL, layout="BHLNC")
