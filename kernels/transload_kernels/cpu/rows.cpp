@@ -16,6 +16,8 @@ void fixed_rows(uint8_t* dst, const uint8_t* src, int64_t, int64_t count, int64_
                 int64_t src_stride) {
   for (int64_t row = 0; row < count; ++row) {
     std::memcpy(dst + row * dst_stride, src + row * src_stride, kBytes);
+    // Vectors of gathered and scattered pieces are what compilers make of this loop, and slower.
+    asm volatile("" ::: "memory");
   }
 }
 
@@ -23,21 +25,6 @@ void any_rows(uint8_t* dst, const uint8_t* src, int64_t row_bytes, int64_t count
               int64_t dst_stride, int64_t src_stride) {
   for (int64_t row = 0; row < count; ++row) {
     std::memcpy(dst + row * dst_stride, src + row * src_stride, static_cast<size_t>(row_bytes));
-  }
-}
-
-// Rows past the caches. The processor's own prefetcher starts anew at each row, so the first lines
-// of a row to come are asked for early.
-void stream_rows(uint8_t* dst, const uint8_t* src, int64_t row_bytes, int64_t count,
-                 int64_t dst_stride, int64_t src_stride) {
-  const int64_t early = std::min<int64_t>(row_bytes, 1024);
-  const int64_t ahead = row_bytes >= 4096 ? 1 : (4096 / row_bytes);
-  for (int64_t row = 0; row < count; ++row) {
-    if (src_stride != row_bytes && row + ahead < count) {
-      const uint8_t* next = src + (row + ahead) * src_stride;
-      for (int64_t at = 0; at < early; at += 64) prefetch(next + at);
-    }
-    stream_copy(dst + row * dst_stride, src + row * src_stride, row_bytes);
   }
 }
 
@@ -55,20 +42,75 @@ Row fixed_function(int64_t row_bytes) {
   }
 }
 
-// What writes whole lines goes past the caches: long rows, rows of lines, rows without gaps.
+// Rows that fill lines by themselves: long ones, and lines.
 bool fills_lines(const uint8_t* dst, int64_t row_bytes, int64_t dst_stride) {
   if (row_bytes >= kStreamRunBytes) return true;
-  const auto at = reinterpret_cast<uintptr_t>(dst);
-  if (at % 64 == 0 && row_bytes % 64 == 0 && dst_stride % 64 == 0) return true;
-  return at % 16 == 0 && row_bytes % 16 == 0 && dst_stride == row_bytes;
+  return reinterpret_cast<uintptr_t>(dst) % 64 == 0 && row_bytes % 64 == 0 && dst_stride % 64 == 0;
 }
 
-void copy_rows(uint8_t* dst, const uint8_t* src, int64_t row_bytes, int64_t count,
-               int64_t dst_stride, int64_t src_stride, bool is_streamed) {
-  const bool past = is_streamed && fills_lines(dst, row_bytes, dst_stride);
-  const Row copy = past ? stream_rows : fixed_function(row_bytes);
-  copy(dst, src, row_bytes, count, dst_stride, src_stride);
-}
+// Short rows that follow each other in the destination, joined in the first-level cache until they
+// are long enough to go past all.
+class Joiner {
+ public:
+  ~Joiner() { flush(); }
+  Joiner() = default;
+  Joiner(const Joiner&) = delete;
+  Joiner& operator=(const Joiner&) = delete;
+
+  void rows(Row copy, uint8_t* dst, const uint8_t* src, int64_t row_bytes, int64_t count,
+            int64_t src_stride) {
+    while (count > 0) {
+      if (dst != dst_ + held_ || held_ + row_bytes > kBytes) {
+        flush();
+        dst_ = dst;
+      }
+      const int64_t fit = std::min(count, (kBytes - held_) / row_bytes);
+      copy(stage_ + held_, src, row_bytes, fit, row_bytes, src_stride);
+      held_ += fit * row_bytes;
+      dst += fit * row_bytes;
+      src += fit * src_stride;
+      count -= fit;
+    }
+  }
+
+ private:
+  void flush() {
+    if (held_ > 0) stream_copy(dst_, stage_, held_);
+    held_ = 0;
+  }
+
+  static constexpr int64_t kBytes = 4096;
+  alignas(64) uint8_t stage_[kBytes];
+  uint8_t* dst_ = nullptr;
+  int64_t held_ = 0;
+};
+
+// The rows of one part of a call.
+class Copier {
+ public:
+  Copier(int64_t row_bytes, bool is_streamed) : queue_(row_bytes), is_streamed_(is_streamed) {}
+
+  void rows(uint8_t* dst, const uint8_t* src, int64_t row_bytes, int64_t count, int64_t dst_stride,
+            int64_t src_stride) {
+    if (is_streamed_ && fills_lines(dst, row_bytes, dst_stride)) {
+      for (int64_t row = 0; row < count; ++row) {
+        queue_.push(dst + row * dst_stride, src + row * src_stride, row_bytes);
+      }
+      return;
+    }
+    const Row copy = fixed_function(row_bytes);
+    if (is_streamed_ && (count == 1 || dst_stride == row_bytes)) {
+      joiner_.rows(copy, dst, src, row_bytes, count, src_stride);
+    } else {
+      copy(dst, src, row_bytes, count, dst_stride, src_stride);
+    }
+  }
+
+ private:
+  StreamQueue queue_;
+  Joiner joiner_;
+  bool is_streamed_;
+};
 
 struct Run {
   int64_t dst_buffer, dst_offset, src_buffer, src_offset, num_bytes;
@@ -85,10 +127,11 @@ void relayout(uint8_t* dst, const uint8_t* src, const int64_t* dst_offsets,
   const bool is_streamed = total >= kStreamCallBytes;
   parallel(num_threads(threads, total), [&](int part, int parts) {
     const Share share(total, part, parts, 64);
+    Copier copier(nest.row_bytes[kDst], is_streamed);
     nest.walk_bytes(share.begin, share.end,
                     [&](const auto& at, int64_t bytes, int64_t count, int64_t) {
-                      copy_rows(dst + at[kDst], src + at[kSrc], bytes, count,
-                                nest.inner.stride[kDst], nest.inner.stride[kSrc], is_streamed);
+                      copier.rows(dst + at[kDst], src + at[kSrc], bytes, count,
+                                  nest.inner.stride[kDst], nest.inner.stride[kSrc]);
                     });
   });
 }
@@ -111,17 +154,18 @@ TRANSLOAD_API void transload_copy_runs(uint8_t* const* dst, const uint8_t* const
   const Run* run = reinterpret_cast<const Run*>(runs);
   int64_t total = 0;
   for (int64_t i = 0; i < n; ++i) total += run[i].num_bytes;
+  if (total == 0) return;
   const bool is_streamed = total >= kStreamCallBytes;
   parallel(num_threads(threads, total), [&](int part, int parts) {
     const Share share(total, part, parts, 64);
+    Copier copier(total / n, is_streamed);
     int64_t at = 0;
     for (int64_t i = 0; i < n && at < share.end; at += run[i++].num_bytes) {
       const int64_t from = std::max<int64_t>(share.begin - at, 0);
       const int64_t to = std::min(share.end - at, run[i].num_bytes);
       if (from >= to) continue;
-      copy_rows(dst[run[i].dst_buffer] + run[i].dst_offset + from,
-                src[run[i].src_buffer] + run[i].src_offset + from, to - from, 1, 0, 0,
-                is_streamed);
+      copier.rows(dst[run[i].dst_buffer] + run[i].dst_offset + from,
+                  src[run[i].src_buffer] + run[i].src_offset + from, to - from, 1, 0, 0);
     }
   });
 }
