@@ -61,7 +61,7 @@ def test_the_reference_leaves_guards_and_sources_alone(family: str) -> None:
             assert torch.equal(before.memory, after), case.name
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 def test_tritons_interpreter_does_what_the_reference_does() -> None:
     """Of the calls those that are light; in a process of its own, as its mode is the process's."""
     pytest.importorskip("triton", reason="Triton is not installed: its kernels were not run")

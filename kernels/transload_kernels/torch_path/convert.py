@@ -3,7 +3,6 @@
 import math
 from typing import Final, NamedTuple
 
-import torch
 from torch import Tensor
 
 from transload_kernels.formats import ELEMENT_BITS, SCALE_BYTES, Format, ScalePlace
@@ -75,7 +74,7 @@ def _read(side: _Side, offsets: Tensor) -> Tensor:
     if side.of.scale == "none":
         return elements
     if side.of.scale == "tensor":
-        return elements.mul_(_scale_value(side))
+        return elements.mul_(numbers.scalar(side.of.scale_value, elements))
     stored = gather(side.buffer, offsets + side.delta, side.scale_bytes, side.scale_loops)
     grouped = elements.view(-1, side.of.group_elements)
     return numbers.to_values(grouped, *numbers.read_scales(stored, side.of)).flatten()
@@ -84,7 +83,7 @@ def _read(side: _Side, offsets: Tensor) -> Tensor:
 def _write(side: _Side, offsets: Tensor, values: Tensor) -> None:
     """Encode values, which are used up, into some blocks."""
     if side.of.scale == "tensor":
-        values = values.div_(_scale_value(side))
+        values = values.div_(numbers.scalar(side.of.scale_value, values))
     elif side.scale_bytes:
         grouped = values.view(-1, side.of.group_elements)
         stored = numbers.make_scales(grouped, side.of)
@@ -92,8 +91,3 @@ def _write(side: _Side, offsets: Tensor, values: Tensor) -> None:
         values = numbers.to_quotients(grouped, *numbers.read_scales(stored, side.of)).flatten()
     raw = numbers.encode(values, side.of.element)
     scatter(side.buffer, raw, offsets, side.row_bytes, side.loops)
-
-
-def _scale_value(side: _Side) -> Tensor:
-    """As binary32: a Python number would be used with all its bits."""
-    return torch.tensor(side.of.scale_value, dtype=torch.float32, device=side.buffer.device)

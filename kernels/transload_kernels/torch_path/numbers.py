@@ -68,14 +68,15 @@ def make_scales(values: Tensor, of: Format) -> Tensor:
     known = values.nan_to_num(0.0, _LARGEST_F32, -_LARGEST_F32)
     if of.scale == "f32_zero4":
         low, high = known.amin(dim=1).clamp_(max=0.0), known.amax(dim=1).clamp_(min=0.0)
-        factors = (high / 15).sub_(low / 15).view(torch.int32).bitwise_and_(~15)
+        fifteen = scalar(15.0, values)
+        factors = (high / fifteen).sub_(low / fifteen).view(torch.int32).bitwise_and_(~15)
         factors = factors.view(torch.float32)
         factors = factors.masked_fill_(factors == 0, 1.0)
         zeros = (-low / factors).round_().clamp_(0, 15).int()
         return (factors.view(torch.int32) | zeros).view(torch.uint8)
     peaks = known.abs_().amax(dim=1)
     if of.scale == "f32":
-        factors = peaks / LARGEST[of.element]
+        factors = peaks / scalar(LARGEST[of.element], values)
         return factors.masked_fill_(factors == 0, 1.0).view(torch.uint8)
     bits, largest = peaks.view(torch.int32), _bits_of(LARGEST[of.element])
     # Exponents and mantissas compare apart: a subnormal peak needs no more than the least scale.
@@ -97,6 +98,11 @@ def to_quotients(values: Tensor, factors: Tensor, zeros: Tensor | None) -> Tenso
     if zeros is None:
         return quotients
     return quotients.nan_to_num_(0.0, _LARGEST_F32, -_LARGEST_F32).round_().add_(zeros[:, None])
+
+
+def scalar(value: float, like: Tensor) -> Tensor:
+    """A number on the device of `like`: CUDA multiplies by the inverse of one of the host's."""
+    return torch.full((), value, dtype=torch.float32, device=like.device)
 
 
 def _bits_of(value: float) -> int:

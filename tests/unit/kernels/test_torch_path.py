@@ -12,8 +12,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from support.kernel_buffers import noise
-from support.kernel_numbers import awkward_values
-from transload_kernels.formats import ElementType
+from support.kernel_numbers import GROUP, awkward_values, formats
+from transload_kernels.formats import ElementType, Format, ScalePlace
 from transload_kernels.reference import numbers as specified
 from transload_kernels.torch_path import TorchKernels, moves, numbers
 from transload_kernels.torch_path.rows import (
@@ -104,18 +104,21 @@ def test_steps_are_those_of_the_loops() -> None:
 
 
 class Allocations(TorchDispatchMode):  # type: ignore[misc]
-    """Counts operations, and the bytes of the largest tensor that one made."""
+    """Counts operations, the bytes of the largest tensor that one made, and divisors."""
 
     def __init__(self) -> None:
         super().__init__()
         self.calls: Counter[str] = Counter()
         self.largest = 0
+        self.divisors: list[Any] = []
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
     ) -> Any:
         result = func(*args, **(kwargs or {}))
         self.calls[func.__name__.split(".")[0]] += 1
+        if func.__name__.startswith("div"):
+            self.divisors.append(args[1])
         given = {each.data_ptr() for each in args if isinstance(each, torch.Tensor)}
         if isinstance(result, torch.Tensor) and not func.is_view and result.data_ptr() not in given:
             self.largest = max(self.largest, result.numel() * result.element_size())
@@ -174,3 +177,17 @@ def test_encoding_leaves_the_values_as_they_are() -> None:
     values = torch.tensor([float("nan"), 1.0])
     numbers.encode(values, "f32")
     assert values.isnan().tolist() == [True, False]
+
+
+@pytest.mark.parametrize("dst", formats())
+def test_divisors_are_tensors(dst: Format) -> None:
+    """Of a plain number CUDA would take the inverse, and round twice."""
+    values = torch.randn(4, GROUP).view(torch.uint8).flatten()
+    written = torch.empty(512, dtype=torch.uint8)
+    place = ScalePlace(256, (4,), 4) if dst.group_elements else None
+    loops = ((4, 4 * GROUP, 4 * GROUP),)
+    with Allocations() as seen:
+        formats_ = (Format("f32"), dst)
+        KERNELS.convert_rows(written, values, at(0), at(0), GROUP, loops, *formats_, None, place)
+    assert bool(seen.divisors) is (dst.scale != "none")
+    assert all(isinstance(each, torch.Tensor) for each in seen.divisors)
