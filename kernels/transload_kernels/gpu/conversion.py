@@ -146,12 +146,15 @@ def _launch(
     offsets, loops = spread(rows.offsets, rows.loops, MAX_LOOPS - 1, num_strips * col_tiles)
     block_strips = num_strips * prod(loop[0] for loop in loops)
     src_scales, dst_scales = scales
+    is_split = src_format.element == "u4" and rows.strip % 2 != 0
     per_strip = (
         *divisor(num_strips),
-        *(rows.strip * ELEMENT_BITS[each.element] // 8 for each in formats),
+        0 if is_split else rows.strip * ELEMENT_BITS[src_format.element] // 8,
+        rows.strip * ELEMENT_BITS[dst_format.element] // 8,
         dst_scales.group_stride if dst_scales else 0,
     )
     constants = _constants(rows, formats, tile, loops_variant(len(loops) + 1))
+    constants["IS_SPLIT"] = is_split
     most = (MAX_INDEX - 1) // (block_strips * col_tiles)
     for first in range(0, len(offsets[0]), most):
         tables = [sent(side[first : first + most], dst.device) for side in offsets]

@@ -170,12 +170,14 @@ def convert_kernel(
     LOOPS: tl.constexpr,
     HAS_ONE_SCALE: tl.constexpr,
     ALIGNED_SCALES: tl.constexpr,
+    IS_SPLIT: tl.constexpr,
 ):
     """Convert strips. Strides and deltas are bytes; BYTES are of an element, 1 for `u4`.
 
     WIDTH divides its side's addresses and the bytes of a strip; below BYTES, elements are read or
     written byte by byte. `src_group` elements of a row share one scale; a strip has one scale
     where HAS_ONE_SCALE. ALIGNED_SCALES: those of 4 bytes, on both sides, lie at multiples of 4.
+    IS_SPLIT: strips of `u4` begin within bytes, so `src0` is 0.
     """
     for tile in range(tl.program_id(0), num_tiles, tl.num_programs(0)):
         tile_row, tile_col = peel(tl.cast(tile, tl.int64), col_tiles, col_mul, col_shift)
@@ -215,26 +217,33 @@ def convert_kernel(
 
         col = (tile_col * COLS).to(tl.int32) + tl.arange(0, COLS)[None, :]
         is_element = is_strip[:, None] & (col < strip_elements)
-        if SRC == "u4":
-            src_col = (tile_col * (COLS // 2)).to(tl.int32) + tl.arange(0, COLS // 2)[None, :]
-            num_stored = strip_elements // 2
+        if IS_SPLIT:
+            element = (strip_of_row * strip_elements)[:, None] + col
+            raw = load_bits(src_ptr, src_bytes[:, None] + element // 2, is_element, 1)
+            raw = (raw >> ((element & 1) * 4).to(tl.uint32)) & 15
         else:
-            src_col = col
-            num_stored = strip_elements
-        if SRC_WIDTH >= SRC_BYTES:
-            src_type: tl.constexpr = (
-                tl.uint32 if SRC_BYTES == 4 else tl.uint16 if SRC_BYTES == 2 else tl.uint8
-            )
-            SRC_VECTOR: tl.constexpr = SRC_WIDTH // SRC_BYTES
-            in_src = is_strip[:, None] & (src_col < num_stored // SRC_VECTOR * SRC_VECTOR)
-            src = tl.multiple_of(src_ptr.to(tl.pointer_type(src_type)), SRC_WIDTH)
-            src_at = (src_bytes // SRC_WIDTH * SRC_VECTOR)[:, None] + src_col
-            raw = tl.load(src + src_at, mask=in_src, other=0).to(tl.uint32)
-        else:
-            in_src = is_strip[:, None] & (src_col < num_stored)
-            raw = load_bits(src_ptr, src_bytes[:, None] + src_col * SRC_BYTES, in_src, SRC_BYTES)
-        if SRC == "u4":
-            raw = tl.interleave(raw & 15, raw >> 4)
+            if SRC == "u4":
+                src_col = (tile_col * (COLS // 2)).to(tl.int32) + tl.arange(0, COLS // 2)[None, :]
+                num_stored = strip_elements // 2
+            else:
+                src_col = col
+                num_stored = strip_elements
+            if SRC_WIDTH >= SRC_BYTES:
+                src_type: tl.constexpr = (
+                    tl.uint32 if SRC_BYTES == 4 else tl.uint16 if SRC_BYTES == 2 else tl.uint8
+                )
+                SRC_VECTOR: tl.constexpr = SRC_WIDTH // SRC_BYTES
+                in_src = is_strip[:, None] & (src_col < num_stored // SRC_VECTOR * SRC_VECTOR)
+                src = tl.multiple_of(src_ptr.to(tl.pointer_type(src_type)), SRC_WIDTH)
+                src_at = (src_bytes // SRC_WIDTH * SRC_VECTOR)[:, None] + src_col
+                raw = tl.load(src + src_at, mask=in_src, other=0).to(tl.uint32)
+            else:
+                in_src = is_strip[:, None] & (src_col < num_stored)
+                raw = load_bits(
+                    src_ptr, src_bytes[:, None] + src_col * SRC_BYTES, in_src, SRC_BYTES
+                )
+            if SRC == "u4":
+                raw = tl.interleave(raw & 15, raw >> 4)
 
         values = decode(raw, SRC)
         if SRC_SCALE == "tensor":
