@@ -52,14 +52,15 @@ def prove(plan: Plan, src: Descriptor, dst: Descriptor, blocks: Blocks | None = 
     for number, batch in enumerate(plan.batches):
         path = f"batches[{number}]"
         _check_pieces(batch, src, dst, path)
-        claimed = _claimed(batch, due, path)
+        memo: Memo = {}
+        claimed = _claimed(batch, due, memo, path)
         for at in claimed:
             if at in moved:
                 raise ProofFailed(f"{due[at].name} is moved by batch {moved[at]}, too", path)
             moved[at] = number
         mine = [due[at] for at in claimed]
         for parts in _part_pairs(batch):
-            _check_bits(batch, mine, parts, (src, dst), path)
+            _check_bits(batch, mine, parts, (src, dst, memo), path)
         if blocks is not None:
             for bundle in mine:
                 check_tokens(batch, bundle, blocks, path)
@@ -127,17 +128,27 @@ def _check_tables(plan: Plan, dst: Descriptor) -> None:
 
 # --- bits
 
+Memo = dict[tuple[str, tuple[int, int]], Strips]
+"""What is due, by bundle and parts: the same is asked for to see what a batch moves."""
 
-def _claimed(batch: Batch, due: list[Bundle], path: str) -> list[int]:
+
+def _due(batch: Batch, bundle: Bundle, parts: tuple[int, int], memo: Memo) -> Strips:
+    key = (bundle.name, parts)
+    if key not in memo:
+        states = _states(batch, bundle)
+        memo[key] = expected(bundle, parts[0] * states, parts[1] * states, states)
+    return memo[key]
+
+
+def _claimed(batch: Batch, due: list[Bundle], memo: Memo, path: str) -> list[int]:
     """Which bundles a batch moves: those of which it writes something."""
-    ours, theirs = min(_part_pairs(batch))
-    written = _written(batch, (ours, theirs), path)
+    parts = min(_part_pairs(batch))
+    written = _written(batch, parts, path)
     found = []
     for at, bundle in enumerate(due):
-        states = _states(batch, bundle)
-        if bundle.dst.table != batch.table or not states:
+        if bundle.dst.table != batch.table or not _states(batch, bundle):
             continue
-        into = expected(bundle, ours * states, theirs * states, states)
+        into = _due(batch, bundle, parts, memo)
         if any(_do_meet(written.get(home, []), strips) for home, strips in into.items()):
             found.append(at)
     return found
@@ -165,21 +176,20 @@ def _check_bits(
     batch: Batch,
     mine: list[Bundle],
     parts: tuple[int, int],
-    descriptors: tuple[Descriptor, Descriptor],
+    known: tuple[Descriptor, Descriptor, Memo],
     path: str,
 ) -> None:
     written = _written(batch, parts, path)
     due: Strips = {}
     for bundle in mine:
-        states = _states(batch, bundle)
-        for home, strips in expected(bundle, parts[0] * states, parts[1] * states, states).items():
+        for home, strips in _due(batch, bundle, parts, known[2]).items():
             due.setdefault(home, []).extend(strips)
         for conversion in batch.conversions:
             _check_conversion(conversion, bundle, batch, parts, path)
     for home in written.keys() | due.keys():
         extra = _extra(written.get(home, []), _joined(due.get(home, []), path), path)
         if extra:
-            check_pads(extra, home, batch, mine, descriptors, path)
+            check_pads(extra, home, batch, mine, known[:2], path)
 
 
 def _extra(written: list[Strip], due: list[Strip], path: str) -> list[Strip]:

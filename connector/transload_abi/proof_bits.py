@@ -3,7 +3,6 @@
 Everything is enumerated from the descriptor's terms. Nothing here is shared with the planner.
 """
 
-from collections.abc import Iterator
 from itertools import product
 from math import gcd
 from typing import Final, NamedTuple
@@ -141,7 +140,7 @@ def expected(bundle: Bundle, src_first: int, dst_first: int, states: int) -> Str
         source = None
         if ours is not None and is_unchanged(bundle, ours, theirs, layer):
             source = elements(bundle.src, ours, layer)
-        spots = list(_spots(bundle, into, source, (src_first, dst_first, states)))
+        spots = _spots(bundle, into, source, (src_first, dst_first, states))
         num_strips += len(spots)
         if num_strips > MAX_STRIPS:
             raise LimitExceeded(f"{bundle.name}: more than {MAX_STRIPS} stretches in a piece")
@@ -151,7 +150,7 @@ def expected(bundle: Bundle, src_first: int, dst_first: int, states: int) -> Str
 
 def _spots(
     bundle: Bundle, into: Elements, source: Elements | None, piece: tuple[int, int, int]
-) -> Iterator[Strip]:
+) -> list[Strip]:
     src_first, dst_first, states = piece
     rows = []
     for name, offsets in into.axes.items():
@@ -173,12 +172,14 @@ def _spots(
     last = rows[-1]
     if all(here == there == bits * i for i, (here, there) in enumerate(last)):
         rows[-1], bits = [(0, 0)], bits * len(last)
-    base, src_base = into.base, source.base if source else into.base
-    home = source.home if source else None
-    for steps in product(*rows):
-        first = base + sum([step[0] for step in steps])
-        shift = src_base + sum([step[1] for step in steps]) - first if source else 0
-        yield Strip(first, first + bits, shift, home)
+    spots = [(into.base, source.base if source else 0)]
+    for row in rows:
+        spots = [(first + here, src + there) for first, src in spots for here, there in row]
+        if len(spots) > MAX_STRIPS:
+            raise LimitExceeded(f"{bundle.name}: more than {MAX_STRIPS} stretches in a piece")
+    if source is None:
+        return [Strip(first, first + bits, 0, None) for first, _ in spots]
+    return [Strip(first, first + bits, src - first, source.home) for first, src in spots]
 
 
 def is_unchanged(bundle: Bundle, ours: Role, theirs: Role, layer: int) -> bool:

@@ -37,6 +37,8 @@ def all_runs(plan: Plan) -> list[Run]:
 PAIRS = [
     planned("LBNHC", "LBHNC"),
     planned("BLNHC", "BLNHC"),
+    planned("BLNHC", "BLNHC", (2, 2)),
+    planned("LBNHC", "LBHNC", (2, 2)),
     planned("sglang", "odd"),
     planned("vllm_cpu", "sglang", (4, 2)),
     planned("LBHNC", "odd", (2, 4)),

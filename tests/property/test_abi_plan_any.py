@@ -1,0 +1,147 @@
+"""Plans between any two placements of any group: every kind, codec, digit order and slice."""
+
+from __future__ import annotations
+
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from support.abi_strategies import descriptors, respelled
+from transload_abi.canonical import canonical
+from transload_abi.check import check
+from transload_abi.codecs import CODECS
+from transload_abi.compare import compare
+from transload_abi.dtypes import DTYPES
+from transload_abi.plan import Blocks, Pair, Plan
+from transload_abi.plan.pieces import num_list_blocks
+from transload_abi.proof import prove
+from transload_abi.types import Descriptor, Group, Place, Pool, Role, Rope
+
+NUM_BLOCKS = 9
+SLOW = settings(
+    max_examples=50,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
+)
+
+
+def known(d: Descriptor) -> Descriptor:
+    """With a rotary embedding that is known; all blocks are held, all groups travel."""
+    groups = tuple(replace(group, transferable=True, null_block=None) for group in d.groups)
+    return replace(d, model=replace(d.model, rope=Rope("applied")), groups=groups)
+
+
+@st.composite
+def placed_anew(draw: st.DrawFn, d: Descriptor) -> Descriptor:
+    """The same layers and heads in other places, block sizes and perhaps dtypes."""
+    pools, groups = [], []
+    for number, group in enumerate(d.groups):
+        factor = 1 if group.kind in ("ring", "recurrent") else draw(st.sampled_from([1, 2, 3]))
+        tokens = group.tokens_per_block * factor
+        dtypes = {role.role: role.dtype for role in group.roles}
+        if draw(st.booleans()):
+            rule = CODECS[group.codec.id]
+            allowed = next(each for each in rule.role_sets if each.keys() == dtypes.keys())
+            dtypes = {name: draw(st.sampled_from(sorted(allowed[name]))) for name in dtypes}
+        roles, page = draw(_page(group, factor, dtypes))
+        first = draw(st.integers(0, 3))
+        layer = page + draw(st.integers(0, 2))
+        block = layer * len(group.layers) + draw(st.integers(0, 2))
+        place = Place((f"new {number}",), block, layer, first, draw(st.sampled_from([0, page])))
+        groups.append(replace(group, tokens_per_block=tokens, places=(place,), roles=roles))
+        size = first + block * NUM_BLOCKS
+        pools.append(Pool(f"new {number}", "host", size, NUM_BLOCKS))
+    return replace(d, pools=tuple(pools), groups=tuple(groups))
+
+
+@st.composite
+def _page(
+    draw: st.DrawFn, group: Group, factor: int, dtypes: dict[str, str]
+) -> tuple[tuple[Role, ...], int]:
+    roles, end = [], 0
+    for role in draw(st.permutations(group.roles)):
+        bits = DTYPES[dtypes[role.role]].bits
+        shape = {
+            axis: extent * factor if axis == "N" else extent for axis, extent in role.shape.items()
+        }
+        digits = [each for axis, extent in shape.items() for each in draw(_digits(axis, extent))]
+        stride, terms = bits, []
+        for axis, div, extent in draw(st.permutations(digits)):
+            terms.append((axis, div, extent, stride))
+            stride = stride * extent + 8 * draw(st.integers(0, 1))
+        fields = {"dtype": dtypes[role.role], "bits": bits, "shape": shape}
+        roles.append(replace(role, **fields, terms=tuple(terms), base_bits=end, place=0))
+        end += stride
+    return tuple(roles), end // 8 + draw(st.integers(0, 3))
+
+
+@st.composite
+def _digits(draw: st.DrawFn, axis: str, extent: int) -> list[tuple[str, int, int]]:
+    first = draw(st.sampled_from([each for each in range(1, extent + 1) if extent % each == 0]))
+    rows = [(axis, 1, first), (axis, first, extent // first)]
+    return [row for row in rows if row[2] > 1]
+
+
+def roomy(d: Descriptor) -> Descriptor:
+    """The same pages in pools of `NUM_BLOCKS` blocks, one after the other."""
+    pools, groups = [], []
+    for group in d.groups:
+        places = []
+        for number, place in enumerate(group.places):
+            name = f"{group.id}.{number}"
+            size = max(place.page_bytes, _page_bytes(group, number))
+            block = size * len(group.layers)
+            pools.append(Pool(name, "host", block * NUM_BLOCKS, NUM_BLOCKS))
+            places.append(Place((name,), block, size, 0, place.page_bytes))
+        groups.append(replace(group, places=tuple(places)))
+    return replace(d, pools=tuple(pools), groups=tuple(groups))
+
+
+def _page_bytes(group: Group, number: int) -> int:
+    def end(role: Role) -> int:
+        return role.base_bits + role.bits + sum((n - 1) * step for *_, n, step in role.terms)
+
+    return max((-(-end(role) // 8) for role in group.roles if role.place == number), default=0)
+
+
+def blocks_of(src: Descriptor, dst: Descriptor, num_tokens: int, turn: int) -> Blocks:
+    """Lists as long as the request, of blocks in some order."""
+    pair = Pair.compile(src, dst, allow_lossy=True)
+    lists: tuple[dict[int, list[int]], dict[int, list[int]]] = ({}, {})
+    for lane in pair.lanes:
+        for grid, each in zip((lane.src, lane.dst), lists, strict=True):
+            is_one = lane.kind in ("ring", "recurrent")
+            count = 1 if is_one else num_list_blocks(grid, num_tokens)
+            assume(count <= NUM_BLOCKS)
+            each[grid.table] = [(turn + 4 * at) % NUM_BLOCKS for at in range(count)]
+    return Blocks(*lists, num_tokens)
+
+
+def proved(src: Descriptor, dst: Descriptor, num_tokens: int, turn: int) -> Plan:
+    blocks = blocks_of(src, dst, num_tokens, turn)
+    plan = Pair.compile(src, dst, allow_lossy=True).plan(blocks)
+    prove(plan, src, dst, blocks)
+    return plan
+
+
+@given(st.data(), st.integers(1, 20), st.integers(0, 8))
+@SLOW
+def test_any_group_moves_to_any_placement(data: st.DataObject, num_tokens: int, turn: int) -> None:
+    src = roomy(known(data.draw(descriptors())))
+    dst = data.draw(placed_anew(src))
+    check(src)
+    check(dst)
+    proved(src, dst, num_tokens, turn)
+    proved(dst, src, num_tokens, turn)
+
+
+@given(st.data())
+@SLOW
+def test_two_spellings_make_one_plan(data: st.DataObject) -> None:
+    d = known(data.draw(descriptors()))
+    other = data.draw(respelled(d))
+    assume(compare(d, d).verdict != "refused")
+    plain, spelled = Pair.compile(canonical(d), canonical(d)), Pair.compile(other, other)
+    assert sorted(plain.templates) == sorted(spelled.templates)
+    assert plain.templates or not d.groups
+    assert not any(lane.conversions for lane in plain.lanes)
