@@ -137,11 +137,6 @@ def test_specifications_of_one_table_have_names_of_their_own() -> None:
     assert found.pools[0].block_bytes == 16384
 
 
-def test_one_layer_has_no_step_to_the_next() -> None:
-    found = vllm.descriptor(recorded("windows-odd"), facts=FACTS)
-    assert [g.places[0].layer_stride for g in found.groups] == [0] * 5
-
-
 def test_pads_belong_to_pages_where_layers_are_outermost() -> None:
     by_layer = vllm.descriptor(recorded("aligned", "LBHNC"), facts=FACTS)
     assert (by_layer.groups[0].places[0].page_bytes, by_layer.pools[0].block_bytes) == (3072, 0)

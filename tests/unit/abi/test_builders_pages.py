@@ -367,6 +367,12 @@ def test_bytes_that_do_not_come_to_the_format_contradict(
         group(FULL | fields, **interior)
 
 
+@pytest.mark.parametrize(("layers", "step"), [(1, 0), (2, 5 * 4096)])
+def test_one_layer_has_no_step_to_the_next(layers: int, step: int) -> None:
+    found = group(FULL, placed=vllm.Placed(NAMES[:layers], 5))
+    assert found.places[0].layer_stride == step
+
+
 @pytest.mark.parametrize(
     ("name", "number"),
     [

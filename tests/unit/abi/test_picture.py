@@ -293,6 +293,7 @@ def test_a_state_is_one_for_all_tokens_and_its_part_a_ranks() -> None:
     d = built(spec)
     picture = describe(d)
     assert "one state for all tokens so far" in picture
+    assert "type     state      element\n" in picture
     assert "  0x000460      928 B  pad                   to the page's end" in picture
     assert "part" not in picture
     split = replace(d.groups[0], owner=Owner(heads=(1, 2, 2)))
