@@ -39,6 +39,7 @@ _SIGNATURES: Final = {
     "zero_tail": (_POINTER, _POINTER, _INT64, _INT64, *_LOOPS),
     "digest_blocks": (_POINTER, _POINTER, _POINTER, _INT64, _INT64, *_LOOPS),
 }
+_NO_NUMBERS: Final = (ctypes.c_int64 * 0)()
 _ELEMENTS: Final = {name: number for number, name in enumerate(ELEMENT_BITS)}
 _SCALES: Final = {name: number for number, name in enumerate(SCALE_BYTES)}
 
@@ -119,7 +120,7 @@ class CpuKernels:
         """Copy rows; see `operations.relayout_rows`."""
         self._functions["relayout_rows"](
             *_pointers(dst, src, dst_offsets, src_offsets),
-            len(dst_offsets),
+            dst_offsets.shape[0],
             row_bytes,
             _destination_first(loops),
             len(loops),
@@ -139,7 +140,7 @@ class CpuKernels:
         """Copy tiles; see `operations.transpose_pages`."""
         self._functions["transpose_pages"](
             *_pointers(dst, src, dst_offsets, src_offsets),
-            len(dst_offsets),
+            dst_offsets.shape[0],
             element_bytes,
             _destination_first(tile),
             _destination_first(loops),
@@ -170,7 +171,7 @@ class CpuKernels:
             _moved(dst, to.delta),
             _moved(src, of.delta),
             *_pointers(dst_offsets, src_offsets),
-            len(dst_offsets),
+            dst_offsets.shape[0],
             num_elements,
             _numbers(
                 number
@@ -189,7 +190,7 @@ class CpuKernels:
         """Write zeros; see `operations.zero_tail`."""
         self._functions["zero_tail"](
             *_pointers(dst, offsets),
-            len(offsets),
+            offsets.shape[0],
             row_bytes,
             _numbers(number for loop in loops for number in loop),
             len(loops),
@@ -203,7 +204,7 @@ class CpuKernels:
         digests = torch.zeros(len(offsets), dtype=torch.int64)
         self._functions["digest_blocks"](
             *_pointers(digests, src, offsets),
-            len(offsets),
+            offsets.shape[0],
             row_bytes,
             _numbers(number for loop in loops for number in loop),
             len(loops),
@@ -224,10 +225,12 @@ def _moved(buffer: Tensor, delta: int) -> int:
 def _numbers(values: Iterable[int]) -> ctypes.Array[ctypes.c_int64]:
     """An int64 array that C++ reads during the call."""
     listed = list(values)
-    return (ctypes.c_int64 * len(listed))(*listed)
+    return (ctypes.c_int64 * len(listed))(*listed) if listed else _NO_NUMBERS
 
 
 def _destination_first(loops: Sequence[Loop]) -> ctypes.Array[ctypes.c_int64]:
+    if not loops:
+        return _NO_NUMBERS
     return _numbers(
         number
         for count, src_stride, dst_stride in loops

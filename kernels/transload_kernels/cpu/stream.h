@@ -101,12 +101,13 @@ class StreamQueue {
   explicit StreamQueue(int64_t row_bytes)
       : depth_(std::clamp<int64_t>(kWaitingBytes / std::max<int64_t>(row_bytes, 1), 1, kMost)) {}
   ~StreamQueue() {
-    for (int64_t i = 0; i < depth_; ++i) push(nullptr, nullptr, 0);
+    for (int64_t i = 0; is_used_ && i < depth_; ++i) push(nullptr, nullptr, 0);
   }
   StreamQueue(const StreamQueue&) = delete;
   StreamQueue& operator=(const StreamQueue&) = delete;
 
   void push(uint8_t* dst, const uint8_t* src, int64_t num_bytes) {
+    is_used_ = true;
     const int64_t step = num_bytes < kPageBytes ? 64 : kPageBytes;
     const int64_t early = std::min(num_bytes, kMostPages * step);
     for (int64_t at = 0; at < early; at += step) prefetch(src + at);
@@ -127,6 +128,7 @@ class StreamQueue {
   static constexpr int64_t kPageBytes = 4096, kMostPages = 64;
   Row rows_[kMost] = {};
   int64_t depth_, next_ = 0;
+  bool is_used_ = false;
 };
 
 }  // namespace transload

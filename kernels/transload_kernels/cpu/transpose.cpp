@@ -47,52 +47,76 @@ void turn_rows(uint8_t* dst, const uint8_t* src, const Tile& tile) {
   }
 }
 
-// Bytes of a piece of a tile that is turned in the first-level cache, then written past all.
-constexpr int64_t kStageBytes = 8192;
-
-// Turned piece by piece into a stage, from which whole lines go out in sequence. The stage's rows
-// lie as close as the tile's rows are in the destination, if they are close there.
+// The tiles of one part of a call, in pieces that fit the first-level cache: while one is turned,
+// the lines of the next are on their way. Where whole lines are written, a piece is turned into a
+// stage, from which they go past the caches.
 template <int kElement>
-void turn_streamed(uint8_t* dst, const uint8_t* src, const Tile& tile) {
-  alignas(64) uint8_t stage[kStageBytes];
-  const int64_t line = tile.rows * kElement;
-  const bool is_dense = tile.dst_stride == line;
-  const int64_t most_rows = line <= kStageBytes / 16 ? tile.rows : kStageBytes / 16 / kElement;
-  for (int64_t row = 0; row < tile.rows; row += most_rows) {
-    const int64_t rows = std::min(most_rows, tile.rows - row);
-    const int64_t bytes = rows * kElement;
-    const int64_t most_cols = kStageBytes / bytes / 16 * 16;
-    for (int64_t col = 0; col < tile.cols; col += most_cols) {
-      const int64_t cols = std::min(most_cols, tile.cols - col);
-      turn_rows<kElement, kMostLanes>(stage, src + row * tile.src_stride + col * kElement,
-                                      {rows, cols, tile.src_stride, bytes});
-      uint8_t* to = dst + col * tile.dst_stride + row * kElement;
-      if (is_dense && rows == tile.rows) {
-        stream_copy(to, stage, cols * bytes);
-        continue;
-      }
-      for (int64_t at = 0; at < cols; ++at) {
-        stream_copy(to + at * tile.dst_stride, stage + at * bytes, bytes);
+class Turner {
+ public:
+  Turner(const Tile& tile, bool is_streamed) : tile_(tile), is_streamed_(is_streamed) {
+    piece_rows_ = std::min(tile.rows, kStageBytes / 64);
+    const int64_t most = kStageBytes / (piece_rows_ * kElement);
+    piece_cols_ = std::min(tile.cols, most / kLine * kLine);
+    is_dense_ = piece_rows_ == tile.rows && tile.dst_stride == tile.rows * kElement;
+  }
+  ~Turner() { turn(); }
+  Turner(const Turner&) = delete;
+  Turner& operator=(const Turner&) = delete;
+
+  void tile(uint8_t* dst, const uint8_t* src) {
+    for (int64_t row = 0; row < tile_.rows; row += piece_rows_) {
+      const int64_t rows = std::min(piece_rows_, tile_.rows - row);
+      for (int64_t col = 0; col < tile_.cols; col += piece_cols_) {
+        push({dst + col * tile_.dst_stride + row * kElement,
+              src + row * tile_.src_stride + col * kElement, rows,
+              std::min(piece_cols_, tile_.cols - col)});
       }
     }
   }
-}
 
-using Turn = void (*)(uint8_t* dst, const uint8_t* src, const Tile& tile);
+ private:
+  struct Piece {
+    uint8_t* dst;
+    const uint8_t* src;
+    int64_t rows, cols;
+  };
 
-template <int kElement>
-Turn turn_function(bool is_streamed) {
-  return is_streamed ? turn_streamed<kElement> : turn_rows<kElement, kMostLanes>;
-}
-
-Turn turn_function(int64_t element_bytes, bool is_streamed) {
-  switch (element_bytes) {
-    case 1: return turn_function<1>(is_streamed);
-    case 2: return turn_function<2>(is_streamed);
-    case 4: return turn_function<4>(is_streamed);
-    default: return turn_function<8>(is_streamed);
+  void push(const Piece& piece) {
+    const int64_t bytes = piece.cols * kElement;
+    const bool is_flat = bytes == tile_.src_stride;
+    const int64_t rows = is_flat ? 1 : piece.rows, row_bytes = is_flat ? piece.rows * bytes : bytes;
+    for (int64_t row = 0; row < rows; ++row) {
+      const uint8_t* from = piece.src + row * tile_.src_stride;
+      for (int64_t at = 0; at < row_bytes; at += 64) prefetch(from + at);
+    }
+    turn();
+    piece_ = piece;
   }
-}
+
+  void turn() {
+    const auto [dst, src, rows, cols] = piece_;
+    const int64_t bytes = rows * kElement;
+    if (!is_streamed_) {
+      turn_rows<kElement, kMostLanes>(dst, src, {rows, cols, tile_.src_stride, tile_.dst_stride});
+      return;
+    }
+    turn_rows<kElement, kMostLanes>(stage_, src, {rows, cols, tile_.src_stride, bytes});
+    if (is_dense_) {
+      if (cols > 0) stream_copy(dst, stage_, cols * bytes);
+      return;
+    }
+    for (int64_t col = 0; col < cols; ++col) {
+      stream_copy(dst + col * tile_.dst_stride, stage_ + col * bytes, bytes);
+    }
+  }
+
+  static constexpr int64_t kStageBytes = 16 << 10, kLine = 64 / kElement;
+  alignas(64) uint8_t stage_[kStageBytes];
+  Tile tile_;
+  Piece piece_{nullptr, nullptr, 0, 0};
+  int64_t piece_rows_, piece_cols_;
+  bool is_streamed_, is_dense_;
+};
 
 // Whether whole lines of the destination are written: its rows are long and begin on lines, or
 // follow each other without a gap.
@@ -100,6 +124,18 @@ bool fills_lines(const Tile& tile, int64_t element_bytes) {
   const int64_t line = tile.rows * element_bytes;
   if (line % 16 != 0) return false;
   return tile.dst_stride == line || (line % 64 == 0 && tile.dst_stride % 64 == 0);
+}
+
+template <int kElement>
+void turn_share(uint8_t* dst, const uint8_t* src, const Nest<2>& nest, const Share& share,
+                const Tile& tile, bool is_streamed) {
+  Turner<kElement> turner(tile, is_streamed);
+  nest.walk(share.begin, share.end, [&](const auto& at, int64_t count, int64_t) {
+    for (int64_t i = 0; i < count; ++i) {
+      turner.tile(dst + at[kDst] + i * nest.inner.stride[kDst],
+                  src + at[kSrc] + i * nest.inner.stride[kSrc]);
+    }
+  });
 }
 
 }  // namespace
@@ -129,15 +165,14 @@ TRANSLOAD_API void transload_transpose_pages(uint8_t* dst, const uint8_t* src,
   const Nest<2> nest({dst_offsets, src_offsets}, n, {0, 0}, loops, num_loops, Merge::kAny);
   const int64_t total = nest.num_rows() * turned.rows * turned.cols * element_bytes;
   const bool is_streamed = total >= kStreamCallBytes && fills_lines(turned, element_bytes);
-  const Turn turn = turn_function(element_bytes, is_streamed);
   parallel(num_threads(threads, total), [&](int part, int parts) {
     const Share share(nest.num_rows(), part, parts, 1);
-    nest.walk(share.begin, share.end, [&](const auto& at, int64_t count, int64_t) {
-      for (int64_t i = 0; i < count; ++i) {
-        turn(dst + at[kDst] + i * nest.inner.stride[kDst],
-             src + at[kSrc] + i * nest.inner.stride[kSrc], turned);
-      }
-    });
+    switch (element_bytes) {
+      case 1: return turn_share<1>(dst, src, nest, share, turned, is_streamed);
+      case 2: return turn_share<2>(dst, src, nest, share, turned, is_streamed);
+      case 4: return turn_share<4>(dst, src, nest, share, turned, is_streamed);
+      default: return turn_share<8>(dst, src, nest, share, turned, is_streamed);
+    }
   });
 }
 
