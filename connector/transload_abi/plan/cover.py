@@ -28,7 +28,7 @@ class Cover:
             is. A plan from that source is one from this descriptor. Of a layer that is cut into
             several ranges of heads, each is a group.
         pairs: Each of these with the destination.
-        parts: Ordinal and number of the shares that replicas make of the pieces.
+        parts: Ordinal and number of the shares that replicas make of the destination's blocks.
     """
 
     __slots__ = ("pairs", "parts", "sources")
@@ -54,7 +54,7 @@ class Cover:
         """Choose who gives what.
 
         Sources that hold the same of what the destination takes are replicas and give equal shares
-        of the pieces; which replica begins depends on the destination's own replica ordinal. Of
+        of its blocks; which replica begins depends on the destination's own replica ordinal. Of
         others that overlap the first gives what it has, the rest what is still missing.
 
         Args:

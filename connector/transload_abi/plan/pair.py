@@ -89,8 +89,8 @@ class Pair:
 
         Args:
             blocks: Where it is on either side.
-            part: Ordinal and number of equal shares of the pieces, where several sources that hold
-                the same each give one; all of them by default.
+            part: Ordinal and number of equal shares of the destination's blocks, where several
+                sources that hold the same each give one; all of them by default.
 
         Raises:
             PlanError: Lists or counts that do not fit; the path names the list.
@@ -98,11 +98,11 @@ class Pair:
         batches = []
         used: dict[int, set[int]] = {}
         for lane in self.lanes:
-            numbers, dst_ids = _pieces(lane, blocks)
+            numbers, dst_ids = _pieces(lane, blocks, part)
             if len(set(dst_ids)) != len(dst_ids):
                 raise PlanError("a block is given twice", f"blocks.dst[{lane.dst.table}]")
             used.setdefault(lane.dst.table, set()).update(dst_ids)
-            found = pieces.sequences(lane.src, lane.dst, _part(numbers, part))
+            found = pieces.sequences(lane.src, lane.dst, numbers)
             batches.append(
                 Batch(
                     lane.dst.table,
@@ -210,35 +210,28 @@ def _tables_by_pool(d: Descriptor) -> tuple[frozenset[int], ...]:
     return tuple({frozenset(each) for each in tables.values() if len(each) > 1})
 
 
-def _part(numbers: Pieces, part: tuple[int, int]) -> Pieces:
-    ordinal, count = part
-    if count == 1:
-        return numbers
-    total = len(numbers[0])
-    kept = slice(total * ordinal // count, total * (ordinal + 1) // count)
-    return numbers[0][kept], numbers[1][kept]
-
-
-def _pieces(lane: Lane, blocks: Blocks) -> tuple[Pieces, list[int]]:
-    """The pieces that a lane moves, and the destination's blocks among which they are."""
+def _pieces(lane: Lane, blocks: Blocks, part: tuple[int, int]) -> tuple[Pieces, list[int]]:
+    """The pieces that a lane moves, and the destination's blocks among which they all are."""
     tokens = pieces.tokens_of(lane.kind, lane.window, blocks)
     src_ids, dst_ids = pieces.ids_of(lane.src, blocks), pieces.ids_of(lane.dst, blocks)
     pieces.check_ids(lane.src, src_ids)
     pieces.check_ids(lane.dst, dst_ids)
     if lane.kind in pieces.ONE_BLOCK:
         numbers = _last_block(lane, src_ids, dst_ids, tokens)
-        return numbers, numbers[1]
+        # One block is nobody's share but the last one's.
+        return numbers if part[0] + 1 == part[1] else ([], []), numbers[1]
     pieces.check_first(lane.dst, tokens.first)
     missing = (
         pieces.check_length(lane.src, src_ids, tokens.end),
         pieces.check_length(lane.dst, dst_ids, tokens.end),
     )
+    share_of = pieces.part_of(lane.dst, tokens, part)
     slices = lane.src.tokens, lane.dst.tokens
     if is_same_slice(*slices):
-        local = Range(*(pieces.local_tokens(slices[1], count) for count in tokens))
+        local = Range(*(pieces.local_tokens(slices[1], count) for count in share_of))
         numbers = pieces.even_pieces(lane.src, lane.dst, (src_ids, dst_ids), missing, local)
     else:
-        numbers = pieces.uneven_pieces(lane.src, lane.dst, (src_ids, dst_ids), missing, tokens)
+        numbers = pieces.uneven_pieces(lane.src, lane.dst, (src_ids, dst_ids), missing, share_of)
     begin = pieces.num_list_blocks(lane.dst, tokens.first) - missing[1]
     wanted = dst_ids[max(begin, 0) :]
     if lane.dst.null_block in wanted:

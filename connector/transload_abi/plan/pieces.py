@@ -152,6 +152,23 @@ def check_first(grid: Grid, first: int) -> None:
         )
 
 
+def part_of(grid: Grid, tokens: Range, part: tuple[int, int]) -> Range:
+    """A share of the tokens, by whole blocks of the destination.
+
+    Which share is whose depends on nothing that sources may differ in.
+
+    Args:
+        grid: The destination's side.
+        tokens: The request's.
+        part: Ordinal and number of the shares.
+    """
+    per_block = grid.tokens_per_block * grid.tokens.size
+    begin = tokens.first // per_block
+    count = -(-tokens.end // per_block) - begin
+    first, end = (begin + count * at // part[1] for at in (part[0], part[0] + 1))
+    return Range(first * per_block, min(end * per_block, tokens.end), tokens.seen)
+
+
 Pieces = tuple[list[int], list[int]]
 """Piece numbers of the source and of the destination, one for one."""
 

@@ -22,7 +22,7 @@ from support.abi_placements import PLACEMENTS, Shape
 from transload_abi.errors import LimitExceeded, Refused
 from transload_abi.plan import Blocks, Cover, Plan, num_bytes, run_lengths
 from transload_abi.proof import prove
-from transload_abi.types import Codec, Descriptor, TokenSlice
+from transload_abi.types import Codec, Descriptor, Owner, Role, TokenSlice
 
 SHAPE = Shape(layers=2, blocks=12, heads=4, tokens=4, size=8)
 BLOCKS = Blocks({0: [1, 5, 6, 2]}, {0: [3, 4, 8, 9]}, 16)
@@ -107,6 +107,42 @@ def test_replicas_share_the_pieces() -> None:
     assert shares(plans) == [[(1, 3, 1), (5, 4, 1)], [(6, 8, 1), (2, 9, 1)]] * 4
 
 
+def test_replicas_may_have_blocks_of_different_sizes() -> None:
+    sources = [PLACEMENTS["LBNHC"](SHAPE._replace(tokens=count, blocks=24)) for count in (2, 8, 6)]
+    dst = PLACEMENTS["LBHNC"](SHAPE)
+    lists = [[5, 6, 9, 8, 7, 3, 2, 1, 4, 10], [3, 1, 2], [7, 9, 2, 4]]
+    each = [Blocks({0: ids}, {0: [3, 4, 8, 9, 1]}, 20) for ids in (lists[0], lists[1], lists[2])]
+    plans = Cover.compile(sources, dst).plan(each)
+    written = sorted(
+        (sequence.dst + i) * 4 // batch.dst_parts
+        for plan in plans
+        if plan
+        for batch in plan.batches
+        for sequence in batch.sequences
+        for i in range(sequence.num_pieces)
+        if (sequence.dst + i) % batch.dst_parts == 0
+    )
+    assert written == [4, 12, 16, 32, 36]
+    for plan, source, one in zip(plans, sources, each, strict=True):
+        assert plan
+        prove(plan, source, dst)
+        assert one.num_tokens == 20
+
+
+def test_replicas_agree_on_shares_whatever_they_have_dropped() -> None:
+    d = regroup(heads("LBNHC", 0, 4), kind="sliding_window", window=6)
+    whole = BLOCKS._replace(dst={0: [3, 4, 8, 9]})
+    late = whole._replace(src={0: [0, 0, 6, 2]})
+    short = whole._replace(src={0: [5, 6, 2]})
+    for each in ([whole, late], [late, whole], [late, late], [short, late], [short, short]):
+        plans = Cover.compile([d, d], d).plan(each)
+        found = [
+            (src + i, dst + i) for plan in shares(plans) for src, dst, n in plan for i in range(n)
+        ]
+        assert len(found) == len(set(found))
+        assert {(6, 8), (2, 9)} <= set(found) <= {(1, 3), (5, 4), (6, 8), (2, 9)}
+
+
 @pytest.mark.parametrize("replica", [0, 1])
 def test_replicas_of_the_destination_begin_with_different_sources(replica: int) -> None:
     eight = [heads("LBNHC", rank // 2, 1, (rank % 2, 2)) for rank in range(8)]
@@ -127,6 +163,20 @@ def test_a_request_of_one_block_comes_from_one_replica() -> None:
     blocks = Blocks({0: [1]}, {0: [3]}, 2)
     plans = Cover.compile(pair, heads("LBNHC", 0, 4)).plan(blocks)
     assert [plan is not None for plan in plans] == [False, True]
+
+
+def test_a_state_comes_from_one_replica() -> None:
+    role = Role("ssm", "f32", 32, {"N": 1, "D": 4}, (("D", 1, 4, 32),))
+    other = replace(role, role="conv", base_bits=128)
+    d = regroup(
+        heads("LBNHC", 0, 4),
+        kind="recurrent",
+        roles=(role, other),
+        tokens_per_state=(4, 1),
+        owner=Owner(),
+    )
+    plans = Cover.compile([d, d, d], d).plan(BLOCKS)
+    assert shares(plans) == [[], [], [(2, 9, 1)]]
 
 
 def test_of_overlapping_slices_the_first_gives_what_it_has() -> None:

@@ -92,6 +92,20 @@ def test_blocks_that_differ_anywhere_are_not_copied_whole(
     assert sum(a * b for a, b in lengths(*sides, [3]).items()) < block
 
 
+@pytest.mark.parametrize("is_source", [False, True])
+def test_blocks_that_lie_in_two_pools_on_one_side_are_not_copied_whole(is_source: bool) -> None:
+    d = PLACEMENTS["trtllm"](Shape(layers=1))
+    (group,) = d.groups
+    (place,) = group.places
+    roles = (group.roles[0], replace(group.roles[1], place=1))
+    together = regroup(d, places=(replace(place, page_bytes=0),) * 2, roles=roles)
+    others = replace(place, pools=("v",), page_bytes=0)
+    apart = regroup(together, places=(together.groups[0].places[0], others))
+    apart = replace(apart, pools=(d.pools[0], replace(d.pools[0], id="v")))
+    sides = (apart, together) if is_source else (together, apart)
+    assert lengths(*sides, [3]) == {d.pools[0].block_bytes // 2: 2}
+
+
 def test_a_table_of_its_own_does_not_hinder_whole_blocks() -> None:
     d = packed((NONE, 2), tokens=2, block_pad=8)
     (group,) = d.groups
