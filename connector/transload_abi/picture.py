@@ -143,8 +143,6 @@ def _owner(owner: Owner, has_heads: bool) -> list[str]:
     facts = []
     if has_heads:
         facts.append(f"heads {range_words(first, end)} of {total}")
-    elif total > 1:
-        facts.append(f"part {range_words(first, end)} of {total}")
     tokens = owner.tokens
     if tokens.size > 1:
         facts.append(f"tokens of rank {tokens.rank} of {tokens.size}, {tokens.interleave} in a row")

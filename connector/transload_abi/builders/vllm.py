@@ -334,11 +334,14 @@ def _pools(config: KVCacheConfig, facts: Facts, layout: str) -> tuple[Pool, ...]
         if not tensors:
             continue
         steps = {tensor.block_stride for tensor in tensors}
+        sizes = sorted({tensor.size for tensor in tensors})
+        if len(sizes) > 1:
+            raise Contradiction(f"one pool of {sizes[0]} and of {sizes[-1]} bytes", "size")
         pools.append(
             Pool(
                 id=name,
                 memory=memory,
-                num_bytes=max(tensor.size for tensor in tensors),
+                num_bytes=sizes[0],
                 num_blocks=_num_blocks(config, tensors[0]),
                 align=facts.align,
                 block_bytes=steps.pop() if layout[0] == "B" and len(steps) == 1 else 0,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from transload_abi.builders.vllm_spec import Attention, MambaSpec, Spec
-from transload_abi.errors import Contradiction
+from transload_abi.errors import Contradiction, UnknownPart
 from transload_abi.types import Owner, TokenSlice
 
 
@@ -33,8 +33,7 @@ class Rank(msgspec.Struct, frozen=True, kw_only=True):
 def owner_of(spec: Spec, rank: Rank, has_heads: bool) -> Owner:
     """The slice of one specification that a rank holds.
 
-    Where there are more ranks than heads, consecutive ranks hold the same head. A state that is
-    split over ranks is a head of its own on each: `(rank, rank + 1, ranks)`.
+    Where there are more ranks than heads, consecutive ranks hold the same head.
 
     Args:
         spec: What each of the rank's layers holds.
@@ -42,14 +41,15 @@ def owner_of(spec: Spec, rank: Rank, has_heads: bool) -> Owner:
         has_heads: Whether elements belong to heads: not those of latents and states.
 
     Raises:
+        UnknownPart: Ranks split a recurrent state, of which a descriptor cannot say a part.
         Contradiction: The ranks do not divide into heads and replicas.
     """
     if not 0 <= rank.tp_rank < rank.tp_size:
         raise Contradiction(f"rank {rank.tp_rank} of {rank.tp_size}", "tp_rank")
     if isinstance(spec, MambaSpec):
-        if spec.tp_replicated:
-            return Owner(replica=(rank.tp_rank, rank.tp_size))
-        return Owner(heads=(rank.tp_rank, rank.tp_rank + 1, rank.tp_size))
+        if rank.tp_size > 1 and not spec.tp_replicated:
+            raise UnknownPart(f"a state that {rank.tp_size} ranks split", "tp_replicated")
+        return Owner(replica=(rank.tp_rank, rank.tp_size))
     total, shards = _shards(spec, rank, has_heads)
     replicas, rest = divmod(rank.tp_size, shards)
     if rest:

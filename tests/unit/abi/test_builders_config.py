@@ -230,6 +230,10 @@ def across_groups(config: dict[str, Any]) -> None:
     first["layers"].append(second["layers"].pop())
 
 
+def two_sizes(config: dict[str, Any]) -> None:
+    config["kv_cache_tensors"][1]["size"] += 1
+
+
 def too_small(config: dict[str, Any]) -> None:
     for tensor in config["kv_cache_tensors"]:
         tensor["size"] -= 1
@@ -244,6 +248,7 @@ def too_small(config: dict[str, Any]) -> None:
         (no_layers, r"kv_cache_tensors\[0\]\.layers: no layers"),
         (two_groups, r"kv_cache_groups\[1\]\.layer_names: .* is in group 0 as well"),
         (across_groups, "layers of several groups or specifications"),
+        (two_sizes, "size: one pool of 43008 and of 43009 bytes"),
         (too_small, "pool"),
     ],
 )

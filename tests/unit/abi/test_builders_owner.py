@@ -8,7 +8,7 @@ import pytest
 
 from transload_abi.builders.vllm_owner import Rank, owner_of
 from transload_abi.builders.vllm_read import read_spec
-from transload_abi.errors import Contradiction
+from transload_abi.errors import Contradiction, UnknownPart
 from transload_abi.types import Owner, TokenSlice
 
 FULL: dict[str, Any] = {
@@ -68,8 +68,9 @@ def test_every_rank_holds_all_latents() -> None:
     assert found == Owner(replica=(2, 4))
 
 
-def test_a_split_state_is_a_part_of_its_own() -> None:
-    assert owner(STATE, tp_rank=1, tp_size=2) == Owner(heads=(1, 2, 2))
+def test_a_state_is_held_whole_or_not_described() -> None:
+    with pytest.raises(UnknownPart, match="tp_replicated: a state that 2 ranks split"):
+        owner(STATE, tp_rank=1, tp_size=2)
     assert owner(STATE | {"tp_replicated": True}, tp_rank=1, tp_size=2) == Owner(replica=(1, 2))
 
 

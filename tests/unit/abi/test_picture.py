@@ -282,7 +282,7 @@ def test_a_block_of_no_meaning_is_said_where_there_is_one() -> None:
     assert "not held" not in changed(null_block=None)
 
 
-def test_a_state_is_one_for_all_tokens_and_its_part_a_ranks() -> None:
+def test_a_state_is_one_for_all_tokens() -> None:
     spec = {
         "class": "MambaSpec",
         "block_size": 64,
@@ -290,14 +290,11 @@ def test_a_state_is_one_for_all_tokens_and_its_part_a_ranks() -> None:
         "dtypes": ["bfloat16", "float32"],
         "page_size_padded": 2048,
     }
-    d = built(spec)
-    picture = describe(d)
+    picture = describe(built(spec))
     assert "one state for all tokens so far" in picture
     assert "type     state      element\n" in picture
     assert "  0x000460      928 B  pad                   to the page's end" in picture
-    assert "part" not in picture
-    split = replace(d.groups[0], owner=Owner(heads=(1, 2, 2)))
-    assert "part 1 of 2" in describe(replace(d, groups=(split,)))
+    assert "heads" not in picture
 
 
 @pytest.mark.parametrize(
