@@ -162,11 +162,12 @@ def test_pads_stay_where_pages_differ_inside() -> None:
     assert set(lengths(src, dst, [1])) == {64}
 
 
-def test_pages_of_one_pool_may_lie_elsewhere() -> None:
+def test_pages_may_lie_elsewhere_in_another_pool() -> None:
     src = padded(PLACEMENTS["LBNHC"](Shape(layers=1)), 16)
     (place,) = src.groups[0].places
-    pool = replace(src.pools[0], num_bytes=src.pools[0].num_bytes + 48)
-    dst = replace(regroup(src, places=(replace(place, offset=48),)), pools=(pool,))
+    pool = replace(src.pools[0], id="other", num_bytes=src.pools[0].num_bytes + 48)
+    elsewhere = replace(place, pools=("other",), offset=48)
+    dst = replace(regroup(src, places=(elsewhere,)), pools=(pool,))
     assert lengths(src, dst, [1, 2]) == {2 * place.page_bytes: 1}
 
 
