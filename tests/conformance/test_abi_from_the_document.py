@@ -1,0 +1,163 @@
+"""What was written from the ABI's document alone agrees with the document and with the vectors."""
+
+import ast
+import json
+import math
+import re
+import shutil
+import struct
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conformance.abi_from_the_document import RefusedError, read, write_twin
+from conformance.abi_from_the_document_moves import check, run, vectors
+from conformance.abi_from_the_document_values import (
+    Cache,
+    canonical,
+    decode,
+    encode,
+    fingerprints,
+    text_of,
+)
+
+HERE = Path(__file__).parent
+ROOT = HERE.parent.parent
+VECTORS = ROOT / "tests" / "vectors"
+ABI = VECTORS / "abi"
+DOCUMENT = ROOT / "connector" / "ABI.md"
+MODULES = sorted(HERE.glob("abi_from_the_document*.py"))
+NAMES = vectors(ABI)
+NUMBERS = json.loads((VECTORS / "numbers.json").read_text())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_vector(name: str) -> None:
+    assert check(ABI, name) == []
+
+
+def test_no_vector_is_left_out() -> None:
+    index = json.loads((ABI / "refused" / "index.json").read_text())
+    assert {f"refused/{entry['file']}" for entry in index} <= set(NAMES)
+    for kind in ("decode", "convert"):
+        assert {f"{kind}/{p.name}" for p in (ABI / kind).iterdir()} <= set(NAMES)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "file", "byte"),
+    [
+        ("decode", "mla-656", "pools/kv.bin", 3000),
+        ("decode", "mla-656", "values/attention.latent.bin", 3000),
+        ("convert", "f32-to-bf16", "src-0/kv.bin", 2 * 1024 + 3),
+        ("convert", "full-to-window", "dst/kv.bin", 0),
+    ],
+)
+def test_a_changed_vector_fails(tmp_path: Path, kind: str, name: str, file: str, byte: int) -> None:
+    copy = tmp_path / kind / name
+    shutil.copytree(ABI / kind / name, copy)
+    assert run(tmp_path) == []
+    data = bytearray((copy / file).read_bytes())
+    data[byte] ^= 0x40
+    (copy / file).write_bytes(data)
+    assert run(tmp_path)
+
+
+def test_an_accepted_document_is_not_refused(tmp_path: Path) -> None:
+    (tmp_path / "refused").mkdir()
+    shutil.copy(ABI / "accepted" / "plain.json", tmp_path / "refused" / "plain.json")
+    assert run(tmp_path) == ["refused/plain.json: is not refused"]
+
+
+def example() -> dict[str, Any]:
+    text = DOCUMENT.read_text().split("## 11.")[1]
+    block = re.findall(r"```json\n(.*?)```", text, re.DOTALL)[0]
+    return read(block.encode())
+
+
+def test_the_example() -> None:
+    section = DOCUMENT.read_text().split("## 11.")[1]
+    block = re.findall(r"```json\n(.*?)```", section, re.DOTALL)[0]
+    d = canonical(example())
+    assert text_of(d) == block.replace("\n", "")
+    for name, digest in re.findall(r"^(page|meaning|placement) +([0-9a-f]{64})$", section, re.M):
+        assert fingerprints(d)[name] == digest
+    twin = write_twin(json.loads(text_of(d)))
+    assert len(twin) == 370
+    assert twin.startswith(bytes.fromhex("84a3616269a76b766162692f31a667"))
+    assert read(twin, twin=True) == example()
+
+
+def test_the_values_of_the_example() -> None:
+    section = DOCUMENT.read_text().split("## 11.")[1]
+    rows = re.findall(r"^((?:[0-9a-f]{2} ){15}[0-9a-f]{2})$", section, re.M)
+    pool = bytearray(32) + bytearray.fromhex("".join(rows))
+    d = canonical(example())
+    cache = Cache(d, {"kv": pool})
+    got = {
+        role: [
+            [cache.value(d["groups"][0], role, 0, 1, {"H": 0, "N": n, "D": i}) for i in range(4)]
+            for n in range(2)
+        ]
+        for role in "kv"
+    }
+    assert got["k"] == [[1, 2, 3, 4], [5, 6, 7, 8]]
+    assert got["v"] == [[-1, -2, -3, -4], [0.5, 0.25, 0.125, 0]]
+
+
+def test_a_group_that_does_not_travel_has_a_twin() -> None:
+    tree = json.loads(text_of(example()))
+    tree["groups"][0]["transferable"] = False
+    assert read(write_twin(tree), twin=True) == read(json.dumps(tree).encode())
+
+
+@pytest.mark.parametrize("field", ["window", "table", "tokens_per_block"])
+def test_a_refusal_names_the_field(field: str) -> None:
+    tree = json.loads(text_of(example()))
+    tree["groups"][0][field] = "two"
+    with pytest.raises(RefusedError) as caught:
+        read(json.dumps(tree).encode())
+    assert caught.value.path == f"groups[0].{field}"
+
+
+@pytest.mark.parametrize("dtype", NUMBERS["decode"])
+def test_numbers_are_decoded(dtype: str) -> None:
+    step = NUMBERS["step"].get(dtype, 1)
+    for i, told in enumerate(NUMBERS["decode"][dtype]):
+        value = decode(dtype, i * step)
+        assert math.isnan(value) if told == "nan" else struct.pack(">f", value).hex() == told
+        if math.isfinite(value):
+            assert encode(dtype, value) == i * step
+
+
+@pytest.mark.parametrize("dtype", NUMBERS["encode"])
+def test_numbers_are_rounded(dtype: str) -> None:
+    for bits, element in NUMBERS["encode"][dtype]:
+        assert encode(dtype, struct.unpack(">f", bytes.fromhex(bits))[0]) == element
+
+
+@pytest.mark.parametrize("module", MODULES, ids=lambda path: path.stem)
+def test_only_the_document_was_used(module: Path) -> None:
+    for node in ast.walk(ast.parse(module.read_text())):
+        names = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            names = [node.module or ""]
+        for name in names:
+            own = name.startswith("conformance.abi_from_the_document")
+            assert own or name.split(".")[0] in sys.stdlib_module_names
+
+
+def test_nothing_of_the_project_is_loaded() -> None:
+    code = (
+        "import sys; sys.path.insert(0, sys.argv[1])\n"
+        "import conformance.abi_from_the_document_moves\n"
+        "print([name for name in sys.modules if name.startswith('transload')])"
+    )
+    told = subprocess.run(
+        [sys.executable, "-c", code, str(HERE.parent)], capture_output=True, text=True, check=True
+    )
+    assert told.stdout.strip() == "[]"
