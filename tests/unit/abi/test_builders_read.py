@@ -72,6 +72,11 @@ def test_an_object_becomes_plain_values_with_its_class() -> None:
     }
 
 
+def test_a_mapping_is_made_plain_by_its_values() -> None:
+    found = plain({"model.layers.0": Aligned(16, Mode.NONE, Dtype(), Fraction(2), (), None)})
+    assert found["model.layers.0"]["tokens_per_state"] == [2, 1]
+
+
 def test_a_specification_without_alignment_has_none() -> None:
     found = plain(Aligned(16, Mode.NONE, Dtype(), Fraction(1, 2), (), None))
     assert found["block_stride_alignment"] is None

@@ -12,6 +12,7 @@ from support.abi_placements import PLACEMENTS, SHAPE, Shape
 from transload_abi.builders import Interior, vllm
 from transload_abi.builders.vllm_layout import strides
 from transload_abi.builders.vllm_read import read_spec
+from transload_abi.errors import LimitExceeded
 from transload_abi.fingerprints import of_descriptor, of_group
 from transload_abi.picture import WIDTH, describe, page_map
 from transload_abi.picture_words import layer_words, range_words, size_words, times_words
@@ -234,6 +235,20 @@ def test_groups_side_by_side_do_not_overlay() -> None:
     assert "groups a and b overlay the same bytes" in describe(replace(d, groups=(first, over)))
     same_table = replace(over, table=0)
     assert "overlay" not in describe(replace(d, groups=(first, same_table)))
+    elsewhere = replace(over, places=(replace(place, pools=("other",)),))
+    pools = (*d.pools, replace(d.pools[0], id="other"))
+    assert "overlay" not in describe(replace(d, pools=pools, groups=(first, elsewhere)))
+
+
+def test_groups_too_irregular_to_tell_apart_are_taken_to_overlay(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def give_up(_: object) -> None:
+        raise LimitExceeded("too irregular")
+
+    d = built(FULL, WINDOW)
+    monkeypatch.setattr("transload_abi.picture.overlap", give_up)
+    assert "overlay the same bytes" in describe(d)
 
 
 def changed(**fields: Any) -> str:
