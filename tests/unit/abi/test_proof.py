@@ -207,6 +207,19 @@ def test_windows_may_leave_out_what_nobody_sees() -> None:
     assert "is not moved" in failure(empty, d, d, blocks)
 
 
+def test_a_ring_and_a_state_are_their_last_block() -> None:
+    ring = regroup(cache(), kind="ring", window=4)
+    plan = planned(ring, ring, Blocks({0: [1]}, {0: [2]}, 100))
+    other = with_batch(plan, sequences=(Sequence(3, 2, 1),))
+    assert "comes from another token" in failure(other, ring, ring, Blocks({0: [1]}, {0: [2]}, 100))
+    assert "is not moved" in failure(
+        with_batch(plan, sequences=()), ring, ring, Blocks({0: [1]}, {0: [2]}, 100)
+    )
+    nothing = planned(ring, ring, Blocks({0: [1]}, {0: [2]}, 100, 100))
+    assert not nothing.batches[0].sequences
+    assert "without a token" in failure(plan, ring, ring, Blocks({0: [1]}, {0: [0]}, 100))
+
+
 def test_a_block_for_two_tables() -> None:
     d = cache()
     (group,) = d.groups
