@@ -1,11 +1,10 @@
 """The KV ABI: what the bytes of a KV cache mean, and what to copy so that one becomes another.
 
-`connector/ABI.md` is the specification; `builders` makes descriptors, `oracle` (with numpy) decodes
-pages by them.
+`connector/ABI.md` is the specification. `check.check` and `compare.compare` judge, `builders` makes
+descriptors, `oracle` (with numpy) decodes pages by them.
 """
 
-from transload_abi.check import check
-from transload_abi.compare import Comparison, Finding, Verdict, compare
+from transload_abi.compare import Comparison, Finding, Verdict
 from transload_abi.errors import AbiError, DescriptorError, PlanError, ProofFailed, Refused
 from transload_abi.fingerprints import Fingerprints, of_descriptor, of_group
 from transload_abi.picture import describe
@@ -30,8 +29,6 @@ __all__ = [
     "ProofFailed",
     "Refused",
     "Verdict",
-    "check",
-    "compare",
     "copies",
     "describe",
     "encode_json",

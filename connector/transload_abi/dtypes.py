@@ -8,14 +8,14 @@ class Dtype(NamedTuple):
 
     Attributes:
         bits: Of an element.
-        kind: `float`, `int` (two's complement), `uint`.
+        kind: `float`, or `int` (two's complement).
         significant_bits: Of a float, with the hidden one; 0 for integers.
         max_exponent: Of a float: the largest finite value is below `2 ** (max_exponent + 1)`.
         min_exponent: Of a float: the least value above zero is `2 ** min_exponent` (subnormal).
     """
 
     bits: int
-    kind: Literal["float", "int", "uint"]
+    kind: Literal["float", "int"]
     significant_bits: int = 0
     max_exponent: int = 0
     min_exponent: int = 0
@@ -32,9 +32,6 @@ DTYPES: Final[dict[str, Dtype]] = {
     "e4m3fnuz": Dtype(8, "float", 4, 7, -10),
     "e5m2fnuz": Dtype(8, "float", 3, 15, -17),
     "i8": Dtype(8, "int"),
-    "i32": Dtype(32, "int"),
-    "i64": Dtype(64, "int"),
-    "u8": Dtype(8, "uint"),
 }
 """By name. IEEE 754 binary32 and binary16; bfloat16; OFP8 E4M3 (FN) and E5M2;
 and their FNUZ variants."""

@@ -220,11 +220,13 @@ def _spread(scales: Values, codec: str, role: str) -> Values:
 
 def _make_scales(values: Values, codec: str, role: str, dtype: str) -> Values:
     size = CODECS[codec].group_elements.get(role)
+    # A NaN has no magnitude, and an infinity that of the largest number.
+    values = np.nan_to_num(np.abs(values), nan=0.0)
     if size is None:
-        peaks = np.abs(values).max(axis=-1)
+        peaks = values.max(axis=-1)
     else:
         grouped = values.reshape(*values.shape[:-1], values.shape[-1] // size, size)
-        peaks = np.abs(grouped).max(axis=-1)
+        peaks = grouped.max(axis=-1)
     return np.where(peaks == 0, np.float32(1), _quotient(peaks, largest(dtype)))
 
 

@@ -30,7 +30,6 @@ _FLOAT8: Final = {
     "e4m3fnuz": _Float8(3, 8, (), (0x80,)),
     "e5m2fnuz": _Float8(2, 16, (), (0x80,)),
 }
-_WHOLE: Final = {"i8": "<i1", "i32": "<i4", "i64": "<i8", "u8": "<u1"}
 
 
 def bits_type(dtype: str) -> np.dtype[np.unsignedinteger]:
@@ -46,7 +45,7 @@ def decode(bits: Bits, dtype: str) -> Values:
         dtype: A name of `dtypes.DTYPES`.
 
     Returns:
-        The same shape. Exact for all floats; whole numbers are rounded to nearest, ties to even.
+        The same shape; exact.
     """
     if dtype in _FLOAT8:
         return _table(dtype)[bits]
@@ -56,14 +55,14 @@ def decode(bits: Bits, dtype: str) -> Values:
         return bits.view(np.float16).astype(np.float32)
     if dtype == "f32":
         return bits.view(np.float32).copy()
-    return bits.view(_WHOLE[dtype]).astype(np.float32)
+    return bits.view(np.int8).astype(np.float32)
 
 
 def encode(values: Values, dtype: str) -> Bits:
     """The nearest element to each value, ties to even.
 
-    Too large for an 8-bit type: its largest finite element of that sign; for `f16` and `bf16`:
-    infinity. NaN: the type's positive quiet NaN, or 0 for whole numbers.
+    Too large for an 8-bit type: its outermost finite element of that sign; for `f16` and `bf16`:
+    infinity. NaN: the type's positive quiet NaN, or 0 for `i8`.
 
     Args:
         values: Binary32, of any shape.
@@ -83,34 +82,20 @@ def encode(values: Values, dtype: str) -> Bits:
         return np.where(np.isnan(values), np.uint16(0x7E00), bits)
     if dtype == "f32":
         return np.where(np.isnan(values), np.uint32(0x7FC00000), values.view(np.uint32))
-    return _encode_whole(values, dtype)
+    return _encode_i8(values)
 
 
 def largest(dtype: str) -> np.float32:
     """The largest finite value of a dtype."""
     if dtype in _FLOAT8:
         return np.float32(_positive(dtype)[-1])
-    if dtype in _WHOLE:
-        return np.float32(_limits(dtype)[1])
-    patterns = {"f32": 0x7F7FFFFF, "f16": 0x7BFF, "bf16": 0x7F7F}
+    patterns = {"i8": 0x7F, "f32": 0x7F7FFFFF, "f16": 0x7BFF, "bf16": 0x7F7F}
     return np.float32(decode(np.array([patterns[dtype]], bits_type(dtype)), dtype)[0])
 
 
-def _limits(dtype: str) -> tuple[int, int]:
-    """Least and largest of a whole dtype."""
-    rule = DTYPES[dtype]
-    if rule.kind == "uint":
-        return 0, 2**rule.bits - 1
-    return -(2 ** (rule.bits - 1)), 2 ** (rule.bits - 1) - 1
-
-
-def _encode_whole(values: Values, dtype: str) -> Bits:
-    near = np.rint(np.where(np.isnan(values), 0, values).astype(np.float64))
-    least, most = _limits(dtype)
-    # A binary64 rounds the 64-bit limit up, and only whole numbers below it can be cast.
-    inside = np.clip(near, least, np.nextafter(most + 1.0, 0.0)).astype(_WHOLE[dtype])
-    held = np.where(near >= most, most, inside).astype(_WHOLE[dtype])
-    return held.view(bits_type(dtype))
+def _encode_i8(values: Values) -> Bits:
+    near = np.rint(np.where(np.isnan(values), np.float32(0), values))
+    return np.clip(near, -128, 127).astype(np.int8).view(np.uint8)
 
 
 def _encode_bf16(values: Values) -> Bits:

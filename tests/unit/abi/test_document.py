@@ -82,7 +82,7 @@ def test_axes_and_bits_are_those_of_the_code() -> None:
 
 
 def test_limits_are_those_of_the_code() -> None:
-    text = DOCUMENT[DOCUMENT.index("| of | at most |") : DOCUMENT.index("### 1.1")]
+    text = DOCUMENT[DOCUMENT.index("| of | at most |") : DOCUMENT.index("| bytes of a pool")]
     numbers = [
         2 ** int(each[2:]) if each.startswith("2^") else int(each.replace(",", ""))
         for each in re.findall(r"2\^\d+|\d[\d,]*", text.replace(", in either", ""))
@@ -103,3 +103,5 @@ def test_limits_are_those_of_the_code() -> None:
         limits.MAX_BLOCK_TOKENS,
         limits.MAX_AXIS,
     ]
+    assert "| bytes of a pool | 2^50 - 1," in DOCUMENT
+    assert limits.MAX_INTEGER // 8 == 2**50 - 1

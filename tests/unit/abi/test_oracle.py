@@ -92,11 +92,6 @@ def test_a_pattern_that_is_a_number_comes_back_as_itself(dtype: str) -> None:
         ("i8", 3.5, 0x04),
         ("i8", -1e9, 0x80),
         ("i8", math.nan, 0x00),
-        ("u8", 255.5, 0xFF),
-        ("u8", -1.0, 0x00),
-        ("i32", 1e10, 0x7FFFFFFF),
-        ("i64", 1e30, 0x7FFFFFFFFFFFFFFF),
-        ("i64", -1e30, 0x8000000000000000),
     ],
 )
 def test_what_lies_outside_is_clamped_and_nan_stays(dtype: str, value: float, bits: int) -> None:
@@ -114,7 +109,7 @@ def test_a_nan_of_any_kind_is_written_as_one(dtype: str, bits: int) -> None:
 
 def test_the_largest_of_each_dtype() -> None:
     due = {"f32": 3.4028234663852886e38, "f16": 65504, "e4m3": 448, "e5m2": 57344, "i8": 127}
-    due |= {"bf16": 3.3895313892515355e38, "e4m3fnuz": 240, "e5m2fnuz": 57344, "u8": 255}
+    due |= {"bf16": 3.3895313892515355e38, "e4m3fnuz": 240, "e5m2fnuz": 57344}
     assert {dtype: float(largest(dtype)) for dtype in due} == due
 
 
