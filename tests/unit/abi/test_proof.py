@@ -197,6 +197,36 @@ def test_tokens_of_ranks(interleave: int) -> None:
     assert "is not moved" in failure(plan, part, whole, other)
 
 
+def test_tokens_of_ranks_with_runs_of_two_blocks() -> None:
+    whole, part = cache(), with_tokens(cache("odd"), 1, 2, 8)
+    # Tokens 8 to 13 are the rank's first six.
+    blocks = Blocks({0: [1, 2, 3, 4]}, {0: [5, 6]}, 14)
+    plan = planned(whole, part, blocks)
+    assert plan.batches[0].sequences == (Sequence(3, 5, 2),)
+    planned(part, whole, blocks._replace(src=blocks.dst, dst=blocks.src))
+    turned = with_batch(plan, sequences=(Sequence(3, 6, 1), Sequence(4, 5, 1)))
+    assert "comes from another token" in failure(turned, whole, part, blocks)
+
+
+def test_lists_that_begin_late() -> None:
+    d = regroup(cache(), kind="sliding_window", window=3)
+    blocks = Blocks({0: [1, 4]}, {0: [3]}, 8)
+    plan = planned(d, d, blocks)
+    moved = with_batch(plan, sequences=(Sequence(1, 3, 1),))
+    assert "comes from another token" in failure(moved, d, d, blocks)
+    late = planned(d, d, Blocks({0: [4]}, {0: [2, 3]}, 8))
+    assert late.batches[0].sequences == (Sequence(4, 3, 1),)
+
+
+def test_chunks_that_are_over_need_not_move() -> None:
+    d = regroup(cache(), kind="chunked_local", window=4)
+    blocks = Blocks({0: [0, 4]}, {0: [2, 3]}, 8)
+    plan = planned(d, d, blocks)
+    prove(with_batch(plan, sequences=()), d, d, blocks)
+    begun = blocks._replace(num_tokens=7)
+    assert "is not moved" in failure(with_batch(plan, sequences=()), d, d, begun)
+
+
 def test_windows_may_leave_out_what_nobody_sees() -> None:
     d = regroup(cache(), kind="sliding_window", window=3)
     plan = planned(d, d, Blocks({0: [0, 4]}, {0: [0, 3]}, 8))
@@ -261,6 +291,32 @@ def test_pads_of_pages_belong_to_the_page() -> None:
     prove(plan, bare, bare)
     short = replace(place, page_bytes=place.page_bytes - 8)
     assert "nobody's pad" in failure(plan, bare, regroup(bare, places=(short,)))
+
+
+def test_pads_may_come_first() -> None:
+    d = packed(("none", 1), tokens=2, page_pad=8)
+    (group,) = d.groups
+    roles = tuple(replace(role, base_bits=role.base_bits + 64) for role in group.roles)
+    bare = replace(regroup(d, roles=roles), pools=(replace(d.pools[0], block_bytes=0),))
+    plan = planned(bare, bare, Blocks({0: [1]}, {0: [2]}, 2))
+    assert plan.batches[0].templates[0].run_bytes == group.places[0].page_bytes
+
+
+def test_pads_may_be_elements_of_another_table() -> None:
+    d = packed(("none", 2), tokens=2, block_pad=8)
+    (group,) = d.groups
+    (place,) = group.places
+    place = replace(place, offset=8)
+    other = replace(group, id="other", table=1, layers=(2, 3), places=(place,))
+    both = replace(d, groups=(group, other), model=replace(d.model, num_layers=4))
+    plan = planned(both, both, Blocks({0: [1], 1: [2]}, {0: [3], 1: [4]}, 2))
+    assert [len(batch.templates) for batch in plan.batches] == [1, 1]
+
+
+def test_runs_may_be_single_bytes() -> None:
+    src, dst = cache("LBHNC", dtype="i8"), cache("vllm_cpu", dtype="i8")
+    plan = planned(src, dst)
+    assert 1 in {template.run_bytes for template in plan.batches[0].templates}
 
 
 def test_cut_blocks_have_no_pads() -> None:
