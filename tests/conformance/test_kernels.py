@@ -65,9 +65,10 @@ def test_the_reference_leaves_guards_and_sources_alone(family: str) -> None:
 def test_tritons_interpreter_does_what_the_reference_does() -> None:
     """Of the calls those that are light; in a process of its own, as its mode is the process's."""
     pytest.importorskip("triton", reason="Triton is not installed: its kernels were not run")
+    path = os.pathsep.join((str(TESTS), os.environ.get("PYTHONPATH", "")))
     done = subprocess.run(
         [sys.executable, "-m", "support.kernel_interpreter"],
-        env={**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": str(TESTS)},
+        env={**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": path},
         capture_output=True,
         text=True,
         check=False,

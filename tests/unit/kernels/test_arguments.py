@@ -16,6 +16,7 @@ from transload_kernels import (
     convert_rows,
     copy_runs,
     digest_blocks,
+    extents,
     relayout_rows,
     transpose_pages,
     zero_tail,
@@ -209,6 +210,17 @@ def test_what_is_read_and_written_is_refused(
         call(**arguments)
     written = arguments["dst"][0] if call is copy_runs else arguments["dst"]
     assert torch.equal(written, memory())
+
+
+def test_what_would_take_too_long_to_tell_apart_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    one = memory()
+    comb = ((20, 8, 8), (3, 2, 2))
+    relayout_rows(one, one, at(0), at(1), 1, comb)
+    monkeypatch.setattr(extents, "MAX_HULLS", 10)
+    with pytest.raises(BadArgument, match=r"^dst: cannot be told from src in time; give disjoint"):
+        relayout_rows(one, one, at(0), at(1), 1, comb)
 
 
 def test_blocks_move_within_a_buffer_though_layers_interleave() -> None:

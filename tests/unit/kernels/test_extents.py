@@ -71,6 +71,12 @@ def test_a_source_that_stands_still_is_not_opened() -> None:
     assert overlap_within([still]) is True
 
 
+def test_sources_may_lie_within_each_other() -> None:
+    sources = Rows(torch.tensor([0, 10]), torch.tensor([100, 2]))
+    assert overlap_between(Rows(torch.tensor([50]), torch.tensor([1])), sources) is True
+    assert overlap_between(Rows(torch.tensor([100]), torch.tensor([1])), sources) is False
+
+
 def test_nothing_is_said_beyond_the_budget() -> None:
     # Two combs, of which one lies between the teeth of the other.
     many = extents.MAX_HULLS + 1

@@ -12,7 +12,7 @@ from support.kernel_numbers import awkward_values
 from transload_abi import oracle_numbers
 from transload_kernels.formats import ElementType, Format, ScalePlace
 from transload_kernels.implementation import Implementation
-from transload_kernels.reference import ReferenceKernels, digest, numbers, scales
+from transload_kernels.reference import ReferenceKernels, digest, numbers, places, scales
 
 KERNELS: Implementation = ReferenceKernels()
 NAN = float("nan")
@@ -201,6 +201,12 @@ def test_a_scale_for_the_tensor_divides_what_is_written() -> None:
     of = Format("e4m3", "tensor", 0, 3.0)
     KERNELS.convert_rows(dst, src, ZERO, ZERO, 2, (), Format("f32"), of, None, None)
     assert dst.tolist() == [0x38, 0xFE]
+
+
+def test_loops_have_an_index_of_all_counts_and_none_of_0() -> None:
+    assert list(places.steps((2, 3), (10, 1), (0, -1)))[3:] == [(10, 0), (11, -1), (12, -2)]
+    assert list(places.steps((), ())) == [(0,)]
+    assert list(places.steps((3, 0), (1, 1))) == []
 
 
 def test_rows_turn_as_numpy_turns_axes() -> None:
