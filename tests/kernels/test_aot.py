@@ -10,6 +10,7 @@ from functools import cache
 from importlib.metadata import version
 
 import pytest
+import torch
 from torch import Tensor
 
 pytest.importorskip("triton", reason="Triton is not installed: nothing was compiled")
@@ -23,7 +24,10 @@ from transload_kernels.gpu.compiled import (
     Compiled,
     compile_launch,
     record,
+    signature_of,
 )
+from transload_kernels.gpu.launch import Tuning
+from transload_kernels.gpu.launcher import options_of
 
 MAX_REGISTERS = 64
 """With 512 threads, two programs fit an SM's 65,536."""
@@ -94,6 +98,45 @@ def test_the_report_replaces_its_table_alone() -> None:
     assert kernels_report.rewritten(old, "| new |\n") == new
     with pytest.raises(ValueError, match="no place"):
         kernels_report.rewritten("before\n", "| new |\n")
+
+
+class NoGpu:
+    """What Triton asks of a driver before it compiles for the GPU that is there."""
+
+    def get_current_target(self) -> object:
+        return ARCHITECTURES["sm_90"]
+
+    def get_current_device(self) -> int:
+        return 0
+
+    def get_current_stream(self, device: int) -> int:
+        return 0
+
+
+@pytest.mark.parametrize("name", EVERYWHERE)
+def test_a_launch_would_take_the_code_that_was_read(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And the same code for other numbers and for memory that is less aligned."""
+    made = record(BY_NAME[name])
+    options = options_of(Tuning(), 32)
+    monkeypatch.setattr("triton.runtime.driver._active", NoGpu())
+    made.kernel.device_caches.clear()
+    found = made.kernel.warmup(*made.arguments, grid=(1,), **made.constants, **options)
+    variants = made.kernel.device_caches[0][0]
+    before = len(variants)
+    for number in (0, 1, 16, 2**40):
+        others = [number if isinstance(each, int) else each for each in made.arguments]
+        made.kernel.warmup(*others, grid=(1,), **made.constants, **options)
+    others = [each[1:] if is_buffer(each) else each for each in made.arguments]
+    made.kernel.warmup(*others, grid=(1,), **made.constants, **options)
+    made.kernel.device_caches.clear()
+    assert found.src.signature == signature_of(made)
+    assert len(variants) == before
+
+
+def is_buffer(argument: object) -> bool:
+    return isinstance(argument, Tensor) and argument.dtype == torch.uint8
 
 
 def test_an_address_that_is_off_is_seen_in_the_code() -> None:

@@ -215,14 +215,14 @@ def record(case: Case, tuning: Tuning | None = None) -> Launch:
 def compile_launch(launch: Launch, architecture: str, tuning: Tuning | None = None) -> Compiled:
     """Compile a launch's kernel for an architecture of `ARCHITECTURES`, or find it in the cache."""
     gpu = ARCHITECTURES[architecture]
-    source = ASTSource(launch.kernel, _signature(launch), dict(launch.constants), {})
+    source = ASTSource(launch.kernel, signature_of(launch), dict(launch.constants), {})
     made = triton.compile(source, target=gpu, options=options_of(tuning or Tuning(), gpu.warp_size))
     if gpu.backend == "cuda":
         return _of_cubin(made.asm["cubin"], made.metadata.shared)
     return _of_amdgcn(made.asm["amdgcn"], made.metadata.shared)
 
 
-def _signature(launch: Launch) -> dict[str, str]:
+def signature_of(launch: Launch) -> dict[str, str]:
     """Parameter types as Triton would find them when starting the kernel."""
     arguments = iter(launch.arguments)
     types: dict[str, str] = {}
