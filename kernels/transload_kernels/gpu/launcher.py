@@ -101,5 +101,7 @@ def _on(device: torch.device) -> AbstractContextManager[object]:
 
 
 def sent(numbers: Tensor, device: torch.device) -> Tensor:
-    """A table for a kernel: on the device, without gaps."""
+    """A table for a kernel: on the device, without gaps; a GPU's stream is not waited for."""
+    if device.type == "cuda" and numbers.device.type == "cpu":
+        numbers = numbers.pin_memory()
     return numbers.to(device, non_blocking=True).contiguous()
