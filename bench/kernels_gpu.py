@@ -180,10 +180,10 @@ def measured(case: Case, cap: int, pools: tuple[Tensor, Tensor], rounds: int) ->
         at = turn % 2 * (len(src) // 2)
         part = slice(at, at + turns.num_bytes)
         to, of = turns.offsets()
-        flat.append(stopwatch.seconds(lambda part=part: dst[part].copy_(src[part])))
-        ours.append(stopwatch.seconds(lambda to=to, of=of: case.call(kernels, dst, src, to, of)))
-    rates = [turns.num_bytes / min(times[1:]) / 1e9 for times in (ours, flat)]
-    return Row(case.name, cap, *rates, case.aim)
+        flat.append(stopwatch.seconds(partial(dst[part].copy_, src[part])))
+        ours.append(stopwatch.seconds(partial(case.call, kernels, dst, src, to, of)))
+    rate, flat_rate = (turns.num_bytes / min(times[1:]) / 1e9 for times in (ours, flat))
+    return Row(case.name, cap, rate, flat_rate, case.aim)
 
 
 def tune(pools: tuple[Tensor, Tensor]) -> pathlib.Path:
