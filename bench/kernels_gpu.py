@@ -21,6 +21,7 @@ import platform
 import random
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 import torch
@@ -28,6 +29,9 @@ from torch import Tensor
 
 from transload_kernels import autotune, stopwatches
 from transload_kernels.formats import Format, ScalePlace
+from transload_kernels.gpu import TritonKernels
+from transload_kernels.gpu.launch import Tuning
+from transload_kernels.gpu.launcher import TritonLauncher
 from transload_kernels.implementation import Implementation
 
 RESULTS = pathlib.Path(__file__).resolve().parent / "results" / "kernels_gpu.json"
@@ -165,15 +169,17 @@ class Turns:
         return to, torch.tensor(taken) * self._case.src_bytes
 
 
-def measured(case: Case, cap: int, pools: tuple[Tensor, Tensor], rounds: int) -> Row:
-    """Best of `rounds`, flat copies and ours in turns."""
-    from transload_kernels.gpu import TritonKernels
-    from transload_kernels.gpu.launch import Tuning
-    from transload_kernels.gpu.launcher import TritonLauncher
-
-    kernels = TritonKernels(TritonLauncher(Tuning(num_programs=cap)))
+def measured(
+    case: Case,
+    cap: int,
+    kernels: Implementation,
+    stopwatch: autotune.Stopwatch,
+    pools: tuple[Tensor, Tensor],
+    rounds: int,
+) -> Row:
+    """Best of `rounds`, flat copies and ours in turns; one round before, to compile."""
     dst, src = pools
-    turns, stopwatch = Turns(case, len(src)), stopwatches.GpuStopwatch(lambda: dst.fill_(1))
+    turns = Turns(case, len(src))
     ours: list[float] = []
     flat: list[float] = []
     for turn in range(rounds + 1):
@@ -186,12 +192,13 @@ def measured(case: Case, cap: int, pools: tuple[Tensor, Tensor], rounds: int) ->
     return Row(case.name, cap, rate, flat_rate, case.aim)
 
 
-def tune(pools: tuple[Tensor, Tensor]) -> pathlib.Path:
-    """Measure tunings of gathers and rows, with the cap of serving; where it was written."""
-    from transload_kernels.gpu import TritonKernels
-    from transload_kernels.gpu.launch import Tuning
-    from transload_kernels.gpu.launcher import TritonLauncher
+def kernels_of(**tuning: int) -> TritonKernels:
+    """Triton's kernels with a tuning that no measurement changes."""
+    return TritonKernels(TritonLauncher(Tuning(**tuning)))
 
+
+def tune(pools: tuple[Tensor, Tensor], stopwatch: autotune.Stopwatch) -> pathlib.Path:
+    """Measure tunings of rows, with the cap of serving, for rows and runs; where it was written."""
     dst, src = pools
     candidates = [
         autotune.Candidate("triton", (("num_threads", threads), ("tile_units", units)))
@@ -202,13 +209,12 @@ def tune(pools: tuple[Tensor, Tensor]) -> pathlib.Path:
     def call_of(
         candidate: autotune.Candidate, run_bytes: int, num_runs: int
     ) -> Callable[[], object]:
-        kernels = TritonKernels(TritonLauncher(Tuning(**dict(candidate.parameters))))
+        kernels = kernels_of(**dict(candidate.parameters))
         order = random.Random(run_bytes).sample(range(len(src) // run_bytes), num_runs)
         at = (torch.arange(num_runs) * run_bytes, torch.tensor(order) * run_bytes)
         return lambda: kernels.relayout_rows(dst, src, *at, run_bytes, ())
 
     sizes = [(run_bytes, PAYLOAD // run_bytes) for run_bytes in TUNE_RUN_BYTES]
-    stopwatch = stopwatches.GpuStopwatch(lambda: dst.fill_(1))
     rows = autotune.measure("relayout_rows", sizes, candidates, call_of, stopwatch).cells
     cells = (*rows, *(cell._replace(op="copy_runs") for cell in rows))
     store = autotune.Store(autotune.default_folder(os.environ))
@@ -243,12 +249,17 @@ def main(arguments: Sequence[str]) -> int:
         torch.zeros(asked.pool_gib << 30, dtype=torch.uint8, device="cuda"),
         torch.ones(asked.pool_gib << 30, dtype=torch.uint8, device="cuda"),
     )
-    rows = [measured(case, cap, pools, asked.rounds) for case in CASES for cap in CAPS]
+    stopwatch = stopwatches.GpuStopwatch(lambda: pools[0].fill_(1))
+    rows = [
+        measured(case, cap, kernels_of(num_programs=cap), stopwatch, pools, asked.rounds)
+        for case in CASES
+        for cap in CAPS
+    ]
     device = stopwatches.device_of(pools[0].device)
     print(f"{device.name}, driver {device.driver}, torch {torch.__version__}\n\n{table(rows)}")
     write(rows, device, asked.rounds)
     if asked.tune:
-        print(f"\ntunings: {tune(pools)}")
+        print(f"\ntunings: {tune(pools, stopwatch)}")
     return 0
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -9,6 +12,7 @@ pytest.importorskip("triton", reason="Triton is not installed: its kernels were 
 
 import kernels_gpu
 from kernels_gpu import CASES, Case, Row, Turns
+from transload_kernels import autotune, stopwatches
 from transload_kernels.gpu import TritonKernels
 from transload_kernels.gpu.compiled import RecordingLauncher
 from transload_kernels.gpu.launch import Tuning
@@ -53,3 +57,52 @@ def test_a_table_says_what_was_missed() -> None:
         "| b | all | 89 | 100 | 0.89 | 0.9 | **missed** |",
         "| c | 12 | 1 | 2 | 0.50 | 0.9 |  |",
     ]
+
+
+class Ticking:
+    """Calls take 4, 1, 2, 3, 4, ... seconds: flat copies and ours in turns."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def seconds(self, call: Callable[[], object]) -> float:
+        call()
+        self.calls += 1
+        return [4.0, 1.0, 8.0, 2.0, 4.0, 3.0][self.calls - 1]
+
+
+def test_the_least_of_the_rounds_after_the_first_counts() -> None:
+    pools = (torch.zeros(POOL_BYTES, dtype=torch.uint8), torch.zeros(POOL_BYTES, dtype=torch.uint8))
+    recorder = RecordingLauncher(Tuning())
+    case = kernels_gpu.gather(2 << 20)
+    row = kernels_gpu.measured(case, 0, TritonKernels(recorder), Ticking(), pools, rounds=2)
+    assert row.flat_gb_per_s == (16 << 20) / 4 / 1e9
+    assert row.gb_per_s == (16 << 20) / 2 / 1e9
+    assert len(recorder.launches) == 3
+
+
+def test_a_tuning_is_kept_for_rows_and_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    best = kernels_gpu.kernels_of(num_threads=256, tile_units=4096)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(kernels_gpu, "PAYLOAD", 8 << 20)
+    launched: list[Tuning] = []
+
+    def kernels_of(**tuning: int) -> TritonKernels:
+        recorder = RecordingLauncher(Tuning(**tuning))
+        monkeypatch.setattr(recorder, "launch", lambda *rest: launched.append(recorder.tuning))
+        return TritonKernels(recorder)
+
+    class ByTuning:
+        def seconds(self, call: Callable[[], object]) -> float:
+            call()
+            return 1.0 if launched[-1] == best.launcher.tuning else 2.0
+
+    monkeypatch.setattr(kernels_gpu, "kernels_of", kernels_of)
+    pools = (torch.zeros(POOL_BYTES, dtype=torch.uint8), torch.zeros(POOL_BYTES, dtype=torch.uint8))
+    path = kernels_gpu.tune(pools, ByTuning())
+    table = autotune.decode(path.read_bytes(), stopwatches.device_of(torch.device("cpu")))
+    assert {cell.op for cell in table.cells} == {"relayout_rows", "copy_runs"}
+    assert {dict(cell.best.parameters)["tile_units"] for cell in table.cells} == {4096}
+    assert {dict(cell.best.parameters)["num_threads"] for cell in table.cells} == {256}
