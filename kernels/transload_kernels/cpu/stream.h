@@ -89,6 +89,18 @@ inline void stream_copy(uint8_t* dst, const uint8_t* src, int64_t num_bytes) {
   std::memcpy(dst + at, src + at, static_cast<size_t>(num_bytes - at));
 }
 
+// A run past the caches from where it is near; before() is called for each line.
+template <typename Before>
+inline void stream_near(uint8_t* dst, const uint8_t* src, int64_t num_bytes, const Before& before) {
+  int64_t at = copy_head(dst, src, num_bytes);
+  for (; at + 64 <= num_bytes; at += 64) {
+    before();
+    stream_line(dst + at, src + at);
+  }
+  for (; at + 16 <= num_bytes; at += 16) stream_vector<16>(dst + at, src + at);
+  std::memcpy(dst + at, src + at, static_cast<size_t>(num_bytes - at));
+}
+
 // Rows in any order of addresses, which no processor foresees: they are asked for when they are
 // pushed, and copied when some more are. Of a short row all lines are; of a long one a line of each
 // page, all at once, so that pages are looked up side by side.

@@ -47,23 +47,59 @@ void turn_rows(uint8_t* dst, const uint8_t* src, const Tile& tile) {
   }
 }
 
-// The tiles of one part of a call, in pieces that fit the first-level cache: while one is turned,
-// the lines of the next are on their way. Where whole lines are written, a piece is turned into a
-// stage, from which they go past the caches.
+// Lines of a piece that is to be turned next, asked for one by one: all at once they would keep
+// the processor from everything else, one for each line written they come in that one's shadow.
+class Lines {
+ public:
+  Lines(const uint8_t* src, int64_t rows, int64_t row_bytes, int64_t stride)
+      : row_(src), rows_(rows), row_bytes_(row_bytes), stride_(stride) {
+    if (row_bytes == stride) {
+      row_bytes_ *= rows;
+      rows_ = std::min<int64_t>(rows, 1);
+    }
+  }
+
+  // Whether there was one.
+  bool next() {
+    if (rows_ == 0) return false;
+    prefetch(row_ + at_);
+    at_ += 64;
+    if (at_ < row_bytes_) return true;
+    at_ = 0;
+    row_ += stride_;
+    --rows_;
+    return true;
+  }
+
+ private:
+  const uint8_t* row_;
+  int64_t rows_, row_bytes_, stride_, at_ = 0;
+};
+
+// The tiles of one part of a call, in pieces that fit the first-level cache. Where whole lines are
+// written, a piece is turned into a stage, from which they go past the caches.
 template <int kElement>
 class Turner {
  public:
   Turner(const Tile& tile, bool is_streamed) : tile_(tile), is_streamed_(is_streamed) {
-    piece_rows_ = std::min(tile.rows, kStageBytes / 64);
-    const int64_t most = kStageBytes / (piece_rows_ * kElement);
-    piece_cols_ = std::min(tile.cols, most / kLine * kLine);
+    piece_cols_ = std::min(tile.cols, kMostCols);
+    const int64_t most = kStageBytes / (piece_cols_ * kElement);
+    piece_rows_ = std::min(tile.rows, most / kLine * kLine);
     is_dense_ = piece_rows_ == tile.rows && tile.dst_stride == tile.rows * kElement;
+    const int64_t bytes = std::max<int64_t>(piece_rows_ * piece_cols_ * kElement, 1);
+    depth_ = std::clamp<int64_t>(kWaitingBytes / bytes, 1, kMost);
   }
-  ~Turner() { turn(); }
+  ~Turner() {
+    for (int64_t i = 0; is_streamed_ && i < depth_; ++i) push({nullptr, nullptr, 0, 0});
+  }
   Turner(const Turner&) = delete;
   Turner& operator=(const Turner&) = delete;
 
   void tile(uint8_t* dst, const uint8_t* src) {
+    if (!is_streamed_) {
+      turn_rows<kElement, kMostLanes>(dst, src, tile_);
+      return;
+    }
     for (int64_t row = 0; row < tile_.rows; row += piece_rows_) {
       const int64_t rows = std::min(piece_rows_, tile_.rows - row);
       for (int64_t col = 0; col < tile_.cols; col += piece_cols_) {
@@ -81,40 +117,37 @@ class Turner {
     int64_t rows, cols;
   };
 
-  void push(const Piece& piece) {
-    const int64_t bytes = piece.cols * kElement;
-    const bool is_flat = bytes == tile_.src_stride;
-    const int64_t rows = is_flat ? 1 : piece.rows, row_bytes = is_flat ? piece.rows * bytes : bytes;
-    for (int64_t row = 0; row < rows; ++row) {
-      const uint8_t* from = piece.src + row * tile_.src_stride;
-      for (int64_t at = 0; at < row_bytes; at += 64) prefetch(from + at);
-    }
-    turn();
-    piece_ = piece;
-  }
-
-  void turn() {
-    const auto [dst, src, rows, cols] = piece_;
+  // Turns the piece that has waited longest; meanwhile the lines of the next to wait come.
+  void push(const Piece& next) {
+    const auto [dst, src, rows, cols] = pieces_[next_];
+    pieces_[next_] = next;
+    next_ = next_ + 1 == depth_ ? 0 : next_ + 1;
     const int64_t bytes = rows * kElement;
-    if (!is_streamed_) {
-      turn_rows<kElement, kMostLanes>(dst, src, {rows, cols, tile_.src_stride, tile_.dst_stride});
-      return;
-    }
+    Lines lines(next.src, next.rows, next.cols * kElement, tile_.src_stride);
+    const auto ask = [&lines] { lines.next(); };
     turn_rows<kElement, kMostLanes>(stage_, src, {rows, cols, tile_.src_stride, bytes});
-    if (is_dense_) {
-      if (cols > 0) stream_copy(dst, stage_, cols * bytes);
-      return;
+    if (is_dense_ && cols > 0) {
+      stream_near(dst, stage_, cols * bytes, ask);
+    } else {
+      for (int64_t col = 0; col < cols; ++col) {
+        stream_near(dst + col * tile_.dst_stride, stage_ + col * bytes, bytes, ask);
+      }
     }
-    for (int64_t col = 0; col < cols; ++col) {
-      stream_copy(dst + col * tile_.dst_stride, stage_ + col * bytes, bytes);
+    // What the first pieces, behind which there is none yet, did not ask for.
+    while (cols == 0 && lines.next()) {
     }
   }
 
+  // Pieces of 256 bytes of each source row by 64 bytes or more of each destination row; those of
+  // bytes of 128 by 128. Half of either, or pieces of 8 KiB, were up to a third slower, and so was
+  // twice as much waiting (two vCPUs of an AMD EPYC 9004, bench/kernels.py --sections transpose).
   static constexpr int64_t kStageBytes = 16 << 10, kLine = 64 / kElement;
+  static constexpr int64_t kMostCols = kElement == 1 ? 128 : 256 / kElement;
+  static constexpr int64_t kWaitingBytes = 16 << 10, kMost = 8;
   alignas(64) uint8_t stage_[kStageBytes];
   Tile tile_;
-  Piece piece_{nullptr, nullptr, 0, 0};
-  int64_t piece_rows_, piece_cols_;
+  Piece pieces_[kMost] = {};
+  int64_t piece_rows_, piece_cols_, depth_, next_ = 0;
   bool is_streamed_, is_dense_;
 };
 
