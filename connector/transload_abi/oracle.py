@@ -102,7 +102,7 @@ def write_values(
 
     An element is the value divided by its scale in binary32, then rounded as
     `oracle_numbers.encode` does. A scale inside the page is the largest magnitude under it divided
-    by the dtype's largest value, or 1 where all values are zero.
+    by the dtype's largest value, or 1 where that is zero.
 
     Raises:
         PlanError: A block id is not one of the pool's, or the shape is another.
@@ -227,7 +227,8 @@ def _make_scales(values: Values, codec: str, role: str, dtype: str) -> Values:
     else:
         grouped = values.reshape(*values.shape[:-1], values.shape[-1] // size, size)
         peaks = grouped.max(axis=-1)
-    return np.where(peaks == 0, np.float32(1), _quotient(peaks, largest(dtype)))
+    scales = _quotient(peaks, largest(dtype))
+    return np.where(scales == 0, np.float32(1), scales)
 
 
 def _product(values: Values, scales: Values) -> Values:
