@@ -60,13 +60,14 @@ inline int32_t in_order(uint32_t bits) {
   return order ^ ((order >> 31) & 0x7fffffff);
 }
 
-// The least power of two under which a peak fits, without ever rounding.
+// The least power of two under which a peak fits, without ever rounding: exponents subtracted, one
+// more where the peak's mantissa is above the largest's. A subnormal peak is 2^-126 at most, which
+// fits under the least power of all.
 inline Scale least_power(float peak, float largest) {
   if (peak == 0.0f) return {1.0f, 0.0f};
-  int peak_exponent, largest_exponent;
-  const double peak_part = std::frexp(static_cast<double>(peak), &peak_exponent);
-  const double largest_part = std::frexp(static_cast<double>(largest), &largest_exponent);
-  const int code = 127 + peak_exponent - largest_exponent + (peak_part > largest_part ? 1 : 0);
+  const uint32_t bits = bits_of(peak), most = bits_of(largest);
+  const auto exponents = static_cast<int32_t>(bits >> 23) - static_cast<int32_t>(most >> 23);
+  const int32_t code = 127 + exponents + ((bits & 0x7fffffu) > (most & 0x7fffffu) ? 1 : 0);
   return {power(static_cast<uint32_t>(std::max(code, 0))), 0.0f};
 }
 
