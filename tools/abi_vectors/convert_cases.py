@@ -189,7 +189,7 @@ def _codecs() -> list[ConvertCase]:
             vllm("LBHNC", DIMS),
             vllm("LBNHC", DIMS._replace(dtype="f32")),
             "lossless",
-            change={"k": "f32", "v": "f32"},
+            change=("k", "v"),
         ),
         one(
             "e4m3-per-tensor-to-bf16",
@@ -197,7 +197,7 @@ def _codecs() -> list[ConvertCase]:
             vllm("LBHNC", DIMS._replace(dtype="e4m3"), **per_tensor),
             formats.vllm_cpu(DIMS),
             "lossless",
-            change={"k": "bf16", "v": "bf16"},
+            change=("k", "v"),
         ),
         one(
             "f32-to-bf16",
@@ -205,7 +205,7 @@ def _codecs() -> list[ConvertCase]:
             vllm("LBNHC", DIMS._replace(dtype="f32")),
             vllm("LBNHC", DIMS),
             "lossy",
-            change={"k": "bf16", "v": "bf16"},
+            change=("k", "v"),
         ),
         one(
             "per-token-head-i8-to-f32",
@@ -213,7 +213,7 @@ def _codecs() -> list[ConvertCase]:
             formats.scaled_cells("LBNHC", DIMS._replace(dtype="i8")),
             vllm("LBHNC", DIMS._replace(dtype="f32")),
             "lossless",
-            change={"k": "f32", "v": "f32"},
+            change=("k", "v"),
         ),
         one(
             "rows-656-to-bf16",
@@ -222,6 +222,6 @@ def _codecs() -> list[ConvertCase]:
             wide,
             "lossy",
             src_blocks={0: [3, 2]},
-            change={"latent": "bf16"},
+            change=("latent",),
         ),
     ]

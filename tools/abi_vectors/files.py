@@ -65,23 +65,30 @@ def write_convert(root: Path, case: ConvertCase) -> None:
     folder = root / "convert" / case.name
     sources = []
     for number, source in enumerate(case.sources):
-        requests.fill(source.cache, source.blocks, case.num_tokens)
         _put(folder / f"src-{number}.json", _descriptor(source.cache))
-        _put_pools(folder / f"src-{number}", source.cache)
+        if not case.error:
+            requests.fill_source(source.cache, source.blocks, case)
+            _put_pools(folder / f"src-{number}", source.cache)
         blocks = _by_table(source.blocks)
         sources.append({"number": number, "verdict": source.verdict, "blocks": blocks})
-    held = {table: ids[case.unseen_blocks :] for table, ids in case.dst_blocks.items()}
-    requests.fill(case.dst, held, case.num_tokens, case.first_token, case)
     _put(folder / "dst.json", _descriptor(case.dst))
-    _put_pools(folder / "dst", case.dst)
+    if not case.error:
+        requests.fill_destination(case)
+        _put_pools(folder / "dst", case.dst)
+    # A source that has nothing to give has no part in it.
+    given = [each.verdict for each in case.sources if each.verdict != "refused"]
     document = {
         "description": case.description,
-        "verdict": max((each.verdict for each in case.sources), key=_VERDICTS.index),
+        "verdict": max(given, key=_VERDICTS.index),
         "sources": sources,
         "dst_blocks": _by_table(case.dst_blocks),
         "num_tokens": case.num_tokens,
         "first_token": case.first_token,
     }
+    if case.num_encoder_tokens is not None:
+        document["num_encoder_tokens"] = case.num_encoder_tokens
+    if case.error:
+        document["error"] = case.error
     _put(folder / "case.json", _pretty(document))
 
 

@@ -88,7 +88,7 @@ def group_values(group: Group, written: dict[str, Array], role: str) -> Array:
     with np.errstate(all="ignore"):
         if codec["id"] == "fp8_per_tensor":
             for layer, text in enumerate(codec["params"][f"scales.{role}"]):
-                values[layer] *= np.float32(_of_hex(text[4:]))
+                values[layer] *= binary32(text)
         elif codec["id"] == "per_token_head" and role in ("k", "v"):
             values = values * worth(written[f"{role}_scale"], "f32")[..., None]
         elif codec["id"] == "fp8_ds_mla_656" and role == "latent":
@@ -101,8 +101,51 @@ def group_values(group: Group, written: dict[str, Array], role: str) -> Array:
     return bits.view(np.float32)
 
 
-def nearest_bf16(values: Array) -> Array:
-    """The nearest bf16 to finite binary32 values, ties to even."""
+def nearest(values: Array, dtype: str) -> Array:
+    """The nearest elements to finite binary32 values, ties to even.
+
+    What is beyond the range of an 8-bit type becomes its outermost element, and of `f16` infinity.
+    """
+    if dtype == "f32":
+        return np.ascontiguousarray(values).view("<u4")
+    if dtype == "f16":
+        with np.errstate(over="ignore"):
+            return values.astype("<f2").view("<u2")
+    if dtype == "bf16":
+        return _nearest_bf16(values)
+    if dtype == "i8":
+        return np.clip(np.rint(values), -128, 127).astype(np.int8).view(np.uint8)
+    return _nearest_float8(values, dtype)
+
+
+def largest(dtype: str) -> float:
+    """The largest value of an 8-bit type."""
+    return float(worth(_finite(dtype)[-1:], dtype)[0])
+
+
+def binary32(text: str) -> np.float32:
+    """The value of a descriptor's `f32:` text."""
+    return np.float32(_of_hex(text[4:]))
+
+
+def _finite(dtype: str) -> Array:
+    """The patterns of all finite values from zero upwards."""
+    positive = np.arange(128, dtype=np.uint8)
+    return positive[np.isfinite(worth(positive, dtype))]
+
+
+def _nearest_float8(values: Array, dtype: str) -> Array:
+    steps = worth(_finite(dtype), dtype).astype(np.float64)
+    apart = np.abs(np.abs(values.astype(np.float64))[..., None] - steps)
+    least = apart.min(axis=-1, keepdims=True)
+    # At most two are equally near, and of neighbours one is even.
+    is_odd = np.arange(len(steps)) % 2
+    code = np.argmin(np.where(apart == least, is_odd, 2), axis=-1).astype(np.uint8)
+    is_minus = np.signbit(values) & ((code > 0) | (not dtype.endswith("fnuz")))
+    return np.where(is_minus, code | np.uint8(0x80), code)
+
+
+def _nearest_bf16(values: Array) -> Array:
     low = (values.view(np.uint32) >> 16).astype("<u4")
     below, above = worth(low, "bf16"), worth(low + 1, "bf16")
     to_below = np.abs(values.astype(np.float64) - below)

@@ -8,103 +8,174 @@ from __future__ import annotations
 
 import numpy as np
 
-from abi_vectors.numbers import elements, nearest_bf16, scale_elements, worth
-from abi_vectors.pages import Array, Cache, Group, View, read, write
-from abi_vectors.transfers import ConvertCase
+from abi_vectors.numbers import (
+    binary32,
+    elements,
+    largest,
+    nearest,
+    scale_elements,
+    worth,
+)
+from abi_vectors.pages import Array, Cache, Document, Group, View, read, write
+from abi_vectors.transfers import Blocks, ConvertCase
 
 _SEEDS = ("k", "v", "k_scale", "v_scale", "latent", "latent_scale", "rope", "conv", "ssm")
 
 
-def fill(
-    cache: Cache,
-    blocks: dict[int, list[int]],
-    num_tokens: int,
-    first_token: int = 0,
-    convert: ConvertCase | None = None,
-) -> None:
-    """Writes the tokens from `first_token` to `num_tokens` into the blocks.
-
-    Args:
-        cache: Where.
-        blocks: By table; the last holds the last token.
-        num_tokens: Of the request.
-        first_token: The first to write; 0 where the group holds a slice of the tokens.
-        convert: Its sources' elements, changed as it says; None: the request's own elements.
-    """
+def fill_source(cache: Cache, blocks: Blocks, case: ConvertCase) -> None:
+    """Writes all of the request into the blocks that it has at a source."""
     for group in cache.groups.values():
-        ids = blocks[group.document.get("table", 0)]
-        tokens, states = group.document.get("tokens_per_state", [1, 1])
-        first, end = first_token * states // tokens, num_tokens * states // tokens
-        for view in group.views:
-            size = view.shape["N"]
-            for position, layer in enumerate(group.document["layers"]):
-                found = _states(group, view, layer, end, convert)
-                held = _held(group, end)
-                found = found[:, held] if "H" in view.axes else found[held]
-                last = (len(held) - 1) // size
-                for index, block in enumerate(ids, last - len(ids) + 1):
-                    if block != group.document.get("null_block"):
-                        part = slice(max(first, index * size), min(len(held), (index + 1) * size))
-                        _write_part(view, position, block, found, part, index * size)
+        slots = _slots(group, case)
+        for position in range(len(group.document["layers"])):
+            for view in group.views:
+                found = _original(group, view, position, case)
+                _write(group, view, position, blocks, slots, found)
 
 
-def _held(group: Group, end: int) -> list[int]:
-    """The states below `end` that a rank of a context-parallel group holds, in its order."""
+def fill_destination(case: ConvertCase) -> None:
+    """Writes what the destination's blocks hold after the transfer."""
+    blocks = {table: ids[case.unseen_blocks :] for table, ids in case.dst_blocks.items()}
+    for group in case.dst.groups.values():
+        if not group.document.get("transferable", True):
+            continue
+        slots = _slots(group, case)
+        wanted = np.where(slots >= _first_state(group, case), slots, -1)
+        for position in range(len(group.document["layers"])):
+            for view in group.views:
+                found = _received(group, view, position, case)
+                _write(group, view, position, blocks, wanted, found)
+
+
+def _counted(group: Group, case: ConvertCase) -> int:
+    """How many tokens the group counts."""
+    if group.document["kind"] == "cross" and case.num_encoder_tokens is not None:
+        return case.num_encoder_tokens
+    return case.num_tokens
+
+
+def _num_states(group: Group, case: ConvertCase) -> int:
+    """States with a token of the request."""
+    tokens, states = group.document.get("tokens_per_state", [1, 1])
+    return -(-_counted(group, case) * states // tokens)
+
+
+def _first_state(group: Group, case: ConvertCase) -> int:
+    """The first state that a destination takes."""
+    tokens, states = group.document.get("tokens_per_state", [1, 1])
+    kind = group.document["kind"]
+    if kind == "recurrent":
+        return _num_states(group, case) - 1
+    if kind == "ring" or (kind == "cross" and case.num_encoder_tokens is not None):
+        return 0
+    return int(case.first_token * states // tokens)
+
+
+def _slots(group: Group, case: ConvertCase) -> Array:
+    """For each slot of each block of the request's whole list the state in it; -1: none."""
+    size = group.views[0].shape["N"]
+    end, per_block = _num_states(group, case), group.document["tokens_per_block"]
     given = group.document.get("owner", {}).get("tokens", {})
-    rank, size, run = (given.get(name, 0) for name in ("rank", "size", "interleave"))
-    return [state for state in range(end) if not size or state // run % size == rank]
+    ranks, run, rank = given.get("size", 1), given.get("interleave", 1), given.get("rank", 0)
+    held = [state for state in range(end) if state // run % ranks == rank]
+    if group.document["kind"] == "ring":
+        window = group.document["window"]
+        newest = {state % window: state for state in held}
+        held = [newest[slot] for slot in sorted(newest)]
+    if ranks > 1 and per_block % run == 0:
+        num_blocks = -(-_counted(group, case) // (per_block * ranks))
+    else:
+        num_blocks = -(-len(held) // size)
+    slots = np.full(num_blocks * size, -1)
+    slots[: len(held)] = held
+    return slots.reshape(num_blocks, size)
 
 
-def _write_part(
-    view: View, position: int, block: int, found: Array, part: slice, start: int
+def _write(
+    group: Group, view: View, position: int, blocks: Blocks, slots: Array, found: Array
 ) -> None:
-    """Writes the states `part` of a request into a block that begins with state `start`."""
-    if part.start >= part.stop:
-        return
-    page = read(view, position, block)
-    axis = 1 if "H" in view.axes else 0
-    here = slice(part.start - start, part.stop - start)
-    leading = (slice(None),) * axis
-    page[(*leading, here)] = found[(*leading, part)]
-    write(view, position, block, page)
+    """Writes states `[heads, states, ...]` into the slots that they lie in."""
+    ids = blocks[group.document.get("table", 0)]
+    for block, states in zip(reversed(ids), reversed(slots), strict=False):
+        here = states >= 0
+        if block == group.document.get("null_block") or not here.any():
+            continue
+        page = read(view, position, block)
+        if "H" in view.axes:
+            page[:, here] = found[:, states[here]]
+        else:
+            page[here] = found[states[here]]
+        write(view, position, block, page)
 
 
-def _states(group: Group, view: View, layer: int, end: int, convert: ConvertCase | None) -> Array:
-    """The elements of all states before `end`: of the heads that the group holds."""
-    if convert is None or view.role not in convert.change:
-        return _original(view, layer, end, group)
+def _received(group: Group, view: View, position: int, case: ConvertCase) -> Array:
+    """A role's elements at the destination: of the heads that its group holds."""
+    base = view.role.removesuffix("_scale")
+    if base not in case.change:
+        return _original(group, view, position, case)
+    values = _source_values(group, base, position, case)
+    codec: Document = group.document.get("codec", {"id": "none"})
+    if codec["id"] == "fp8_per_tensor":
+        values = values / binary32(codec["params"][f"scales.{base}"][position])
+    elif any(each.role == f"{base}_scale" for each in group.views):
+        run = 128 if codec["id"] == "fp8_ds_mla_656" else values.shape[-1]
+        parts = values.reshape(*values.shape[:-1], -1, run)
+        peaks = np.abs(parts).max(axis=-1)
+        scales = peaks / np.float32(largest(group.view(base).dtype))
+        scales = np.where(peaks == 0, np.float32(1), scales)
+        if view.role != base:
+            scales = scales if "G" in view.axes else scales[..., 0]
+            return np.ascontiguousarray(scales).view("<u4")
+        values = (parts / scales[..., None]).reshape(values.shape)
+    assert values.dtype == np.float32, "quotients are binary32"
+    return nearest(values, view.dtype)
+
+
+def _source_values(group: Group, role: str, position: int, case: ConvertCase) -> Array:
+    """The values of a role at whichever source has the layer."""
+    layer = group.document["layers"][position]
     source = next(
         each
-        for source in convert.sources
-        for each in source.cache.groups.values()
-        if layer in each.document["layers"]
+        for one in case.sources
+        for each in one.cache.groups.values()
+        if layer in each.document["layers"] and any(view.role == role for view in each.views)
     )
-    origin = source.view(view.role)
-    values = worth(_original(origin, layer, end, group), origin.dtype)
-    codec = source.document.get("codec", {"id": "none"})
+    view, at = source.view(role), source.document["layers"].index(layer)
+    heads = group.document.get("owner", {}).get("heads", [0, 1, 1])
+    values = worth(_original(source, view, at, case, heads), view.dtype)
+    codec: Document = source.document.get("codec", {"id": "none"})
     if codec["id"] == "fp8_per_tensor":
-        text = codec["params"][f"scales.{view.role}"][source.document["layers"].index(layer)]
-        values = values * np.frombuffer(bytes.fromhex(text[4:]), ">f4").astype(np.float32)
-    elif codec["id"] != "none":
-        scale_view = source.view(f"{view.role}_scale")
-        scales = worth(_original(scale_view, layer, end, group), "f32")
+        return values * binary32(codec["params"][f"scales.{role}"][at])
+    if any(each.role == f"{role}_scale" for each in source.views):
+        scale_view = source.view(f"{role}_scale")
+        scales = worth(_original(source, scale_view, at, case, heads), "f32")
         each = values.shape[-1] // (scales.shape[-1] if "G" in scale_view.axes else 1)
         spread = scales if "G" in scale_view.axes else scales[..., None]
-        values = values * np.repeat(spread, each, axis=-1)
-    wanted = convert.change[view.role]
-    return values.view("<u4") if wanted == "f32" else nearest_bf16(values)
+        return values * np.repeat(spread, each, axis=-1)
+    return values
 
 
-def _original(view: View, layer: int, end: int, group: Group) -> Array:
-    """A role's elements for one layer, `[heads that the group holds, end, ...]`."""
-    first, last, total = group.document.get("owner", {}).get("heads", [0, 1, 1])
-    shape = view.shape
-    rest = tuple(shape[axis] for axis in shape if axis not in "HN")
+def _original(
+    group: Group, view: View, position: int, case: ConvertCase, heads: list[int] | None = None
+) -> Array:
+    """A role's elements for one layer, `[heads, states of the request, ...]`.
+
+    Args:
+        group: Where.
+        view: Of the role.
+        position: Of the layer.
+        case: The request.
+        heads: First, end and number of all; those that the group holds by default.
+    """
+    layer, end = group.document["layers"][position], _num_states(group, case)
+    first, last, total = heads or group.document.get("owner", {}).get("heads", [0, 1, 1])
+    rest = tuple(view.shape[axis] for axis in view.shape if axis not in "HN")
     per_head = []
     for head in range(total):
         seed = (layer * 16 + _SEEDS.index(view.role)) * 64 + head
         if view.role.endswith("_scale"):
-            per_head.append(scale_elements((end, *rest), seed))
+            found = scale_elements((end, *rest), seed)
         else:
-            per_head.append(elements(view.dtype, (end, *rest), seed, is_plain=True))
-    return np.stack(per_head)[first:last] if "H" in shape else per_head[0]
+            found = elements(view.dtype, (end, *rest), seed, is_plain=True)
+        found[list(case.zeros)] = 0
+        per_head.append(found)
+    return np.stack(per_head)[first:last] if "H" in view.axes else per_head[0]

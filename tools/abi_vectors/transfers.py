@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from abi_vectors.formats import Dims
@@ -11,8 +9,6 @@ from abi_vectors.pages import Cache
 
 Blocks = dict[int, list[int]]
 """Block ids by table; the last holds the last token."""
-
-NONE: Mapping[str, str] = MappingProxyType({})
 
 DIMS = Dims(blocks=6)
 FOUR = DIMS._replace(heads=4)
@@ -27,7 +23,7 @@ class Source(NamedTuple):
     Attributes:
         cache: Unwritten.
         blocks: What the request has there.
-        verdict: On this source alone.
+        verdict: On this source alone; `refused` where it has nothing that the destination takes.
     """
 
     cache: Cache
@@ -47,8 +43,11 @@ class ConvertCase(NamedTuple):
         num_tokens: Of the request.
         first_token: That the destination wants.
         unseen_blocks: Blocks at the beginning of the destination's lists to which nothing moves.
-        change: By role, what becomes of an element: `f32` or `bf16` of its value; a role that is
-            not named keeps its bits.
+        change: Roles whose elements are of another dtype or codec at the destination; others keep
+            their bits.
+        num_encoder_tokens: What groups of kind `cross` count; None: they count as all others do.
+        zeros: States whose elements are all zero.
+        error: `plan` or `missing` where a mover refuses; empty: it moves.
     """
 
     name: str
@@ -59,7 +58,10 @@ class ConvertCase(NamedTuple):
     num_tokens: int
     first_token: int = 0
     unseen_blocks: int = 0
-    change: Mapping[str, str] = NONE
+    change: tuple[str, ...] = ()
+    num_encoder_tokens: int | None = None
+    zeros: tuple[int, ...] = ()
+    error: str = ""
 
 
 def one(
