@@ -123,6 +123,8 @@ def test_even_distances_become_loops_of_loops() -> None:
 def test_a_spot_by_itself_does_not_break_the_run_after_it() -> None:
     spots = [Nest(at, at) for at in (0, 10, 11, 12, 13)]
     assert compress(spots) == [Nest(0, 0), Nest(10, 10, ((4, 1, 1),))]
+    assert compress(spots[:4]) == [Nest(0, 0), Nest(10, 10, ((3, 1, 1),))]
+    assert compress(spots[:3]) == [Nest(0, 0, ((2, 10, 10),)), Nest(11, 11)]
 
 
 def test_no_loop_runs_backwards() -> None:

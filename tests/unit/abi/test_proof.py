@@ -293,7 +293,15 @@ def test_pads_of_pages_belong_to_the_page() -> None:
     assert "nobody's pad" in failure(plan, bare, regroup(bare, places=(short,)))
 
 
-def test_pads_may_come_first() -> None:
+def test_pads_of_a_block_may_come_first() -> None:
+    d = packed(("none", 1), tokens=2, block_pad=40)
+    (place,) = d.groups[0].places
+    later = regroup(d, places=(replace(place, offset=16, page_bytes=0),))
+    plan = planned(later, later, Blocks({0: [1]}, {0: [2]}, 2))
+    assert plan.batches[0].templates[0].run_bytes == d.pools[0].block_bytes
+
+
+def test_pads_of_a_page_may_come_first() -> None:
     d = packed(("none", 1), tokens=2, page_pad=8)
     (group,) = d.groups
     roles = tuple(replace(role, base_bits=role.base_bits + 64) for role in group.roles)
