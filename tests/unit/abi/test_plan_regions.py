@@ -66,3 +66,12 @@ def test_pages_without_pads_end_with_their_last_element() -> None:
 
 def test_groups_that_do_not_travel_are_left_out() -> None:
     assert regions(regroup(PLACEMENTS["LBNHC"](Shape()), transferable=False)) == []
+
+
+def test_pads_in_front_of_all_elements_are_left_out() -> None:
+    d = PLACEMENTS["LHBNC"](Shape(layers=1, blocks=4))
+    (group,) = d.groups
+    roles = tuple(replace(role, base_bits=role.base_bits + 64) for role in group.roles)
+    size = d.pools[0].num_bytes
+    later = replace(regroup(d, roles=roles), pools=(replace(d.pools[0], num_bytes=size + 8),))
+    assert regions(later) == [("kv", 8, size)]
