@@ -228,7 +228,7 @@ class Script:
 
 def test_the_least_of_several_rounds_decides() -> None:
     slow, fast = Candidate("torch"), Candidate("triton")
-    script = Script({slow: [3.0, 2.0, 2.5], fast: [9.0, 9.0, 1.0]})
+    script = Script({slow: [3.0, 2.0, 2.5], fast: [9.0, 1.0, 9.0]})
     table = autotune.measure(
         "copy_runs", [(4096, 16)], [slow, fast], script.call_of, script, rounds=3
     )

@@ -144,6 +144,32 @@ def test_elements_that_are_off_are_taken_apart(recorder: RecordingLauncher) -> N
     assert constants(recorder, "ELEMENT_BYTES", "LOOPS") == [(2, 2)]
 
 
+@pytest.mark.parametrize(
+    ("src_at", "delta", "stride", "group_stride", "is_aligned"),
+    [
+        (AT, 512, 656, 4, True),
+        (AT, 514, 656, 4, False),
+        (AT, 512, 657, 4, False),
+        (AT, 512, 656, 6, False),
+        (odd(AT, 2, 2), 512, 656, 4, False),
+    ],
+)
+def test_scales_are_read_whole_where_all_are_aligned(
+    recorder: RecordingLauncher,
+    src_at: Tensor,
+    delta: int,
+    stride: int,
+    group_stride: int,
+    is_aligned: bool,
+) -> None:
+    place = ScalePlace(delta, (stride,), group_stride)
+    TritonKernels(recorder).convert_rows(
+        *(POOL, POOL, AT, src_at, 512, ((8, 656, 1152),), Format("e4m3", "f32", 128)),
+        *(Format("bf16"), place, None),
+    )
+    assert constants(recorder, "ALIGNED_SCALES") == [(is_aligned,)]
+
+
 def test_a_scale_for_too_many_elements_is_refused(recorder: RecordingLauncher) -> None:
     num_elements = 2 * conversion.MAX_GROUP
     with pytest.raises(Unsupported, match="one scale for 32768 elements, at most 16384"):

@@ -126,6 +126,13 @@ def test_loops_are_sent_innermost_first_with_idle_ones() -> None:
     ]
 
 
+def test_as_many_loops_as_a_kernel_takes_leave_none_idle() -> None:
+    loops = ((3, 9), (5, 8), (7, 6), (2, 4))
+    expected = [[*launch.divisor(count), stride] for count, stride in reversed(loops)]
+    assert launch.loop_arguments(loops, 1) == [number for each in expected for number in each]
+    assert launch.loop_arguments(loops[:3], 1, 3) == launch.loop_arguments(loops[:3], 1)[:12]
+
+
 def test_kernels_are_compiled_for_few_depths() -> None:
     assert [launch.loops_variant(depth) for depth in range(5)] == [0, 2, 2, 4, 4]
 
