@@ -55,7 +55,8 @@ class Cover:
 
         Sources that hold the same of what the destination takes are replicas and give equal shares
         of its blocks; which replica begins depends on the destination's own replica ordinal. Of
-        others that overlap the first gives what it has, the rest what is still missing.
+        others that overlap the first gives what it has, the rest what is still missing; a source
+        with more of the tokens comes before one with fewer.
 
         Args:
             sources: Checked; their order is that of `plan`'s lists.
@@ -77,7 +78,7 @@ class Cover:
         parts = [(0, 1)] * len(sources)
         parted: list[Descriptor | None] = [None] * len(sources)
         turn = _replica(dst)
-        for offered, members in classes.items():
+        for offered, members in sorted(classes.items(), key=_fewer_tokens):
             taken = need.take(sorted(offered))
             for at, number in enumerate(members):
                 parts[number] = ((at + turn) % len(members), len(members))
@@ -105,6 +106,11 @@ class Cover:
             is_empty = plan is None or not any(batch.sequences for batch in plan.batches)
             plans.append(None if is_empty else plan)
         return plans
+
+
+def _fewer_tokens(offered: tuple[frozenset[Offer], list[int]]) -> int:
+    """Sorts those that have more of the tokens before others: parts of slices are not taken."""
+    return -max((row[4].bit_count() for row in offered[0]), default=0)
 
 
 def _check_source(source: Descriptor, dst: Descriptor, *, allow_lossy: bool) -> None:

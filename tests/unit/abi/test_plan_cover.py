@@ -188,6 +188,13 @@ def test_of_overlapping_slices_the_first_gives_what_it_has() -> None:
     assert plans[1] is None
 
 
+def test_a_slice_that_is_there_already_is_not_taken_again() -> None:
+    plans = covered(
+        [heads("LBNHC", 0, 2), heads("LBNHC", 1, 1), heads("LBNHC", 2, 2)], heads("LBHNC", 0, 4)
+    )
+    assert [plan is not None for plan in plans] == [True, False, True]
+
+
 # --- layers
 
 
@@ -266,6 +273,24 @@ def test_ranks_of_a_context_parallel_group(interleave: int) -> None:
     assert all(plans)
     for part in ranks(2, interleave):
         covered([whole], part, _turned(blocks))
+
+
+@pytest.mark.parametrize("is_first", [False, True])
+def test_of_overlapping_tokens_the_source_with_more_gives_all(is_first: bool) -> None:
+    whole = PLACEMENTS["LBHNC"](SHAPE)
+    sources = [ranks(2, 2)[1], whole]
+    blocks = Blocks({0: [1, 5, 6, 2]}, {0: [3, 4, 8, 9]}, 16)
+    cover = Cover.compile(sources[::-1] if is_first else sources, whole)
+    plans = cover.plan([blocks, blocks])
+    assert [plan is not None for plan in plans] == [is_first, not is_first]
+
+
+def test_tokens_that_are_there_already_are_not_taken_again() -> None:
+    half = ranks(2, 1)[0]
+    cover = Cover.compile([half, *ranks(4, 1)], PLACEMENTS["LBHNC"](SHAPE))
+    lists = [BLOCKS._replace(src={0: [1, 5]}), *[BLOCKS._replace(src={0: [7]})] * 4]
+    plans = cover.plan(lists)
+    assert [plan is not None for plan in plans] == [True, False, True, False, True]
 
 
 def test_large_blocks_with_runs_of_sixteen() -> None:
