@@ -17,7 +17,7 @@ def check_tokens(batch: Batch, bundle: Bundle, blocks: Blocks, path: str) -> Non
 
     Raises:
         ProofFailed: A piece holds another token than the lists say, is not asked for, or is not
-            moved although a query at the end of the request sees it.
+            moved although the last token of the request sees it.
     """
     states = bundle.src.states_per_block // batch.src_parts
     moved: dict[State, State] = {}
@@ -42,7 +42,7 @@ def check_tokens(batch: Batch, bundle: Bundle, blocks: Blocks, path: str) -> Non
 
 
 def _tokens(bundle: Bundle, blocks: Blocks) -> list[tuple[State, State | None, bool]]:
-    """For each token where it goes to, where it is, and whether a query at the end sees it."""
+    """For each token where it goes to, where it is, and whether the last token sees it."""
     kind, window = bundle.dst.kind, bundle.dst.window
     first, end = blocks.first_token, blocks.num_tokens
     if kind == "cross" and blocks.num_encoder_tokens is not None:
@@ -57,9 +57,9 @@ def _tokens(bundle: Bundle, blocks: Blocks) -> list[tuple[State, State | None, b
         ]
     seen = 0
     if kind in ("sliding_window", "sliding_window_mla"):
-        seen = end - window + 1
+        seen = end - window
     elif kind == "chunked_local":
-        seen = end - end % window
+        seen = end - 1 - (end - 1) % window
     found = []
     for token in range(first, end):
         theirs = _states(bundle.dst, blocks.dst[bundle.dst.table], token, end)

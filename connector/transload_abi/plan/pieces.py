@@ -61,7 +61,10 @@ class Grid(NamedTuple):
 
 
 class Range(NamedTuple):
-    """Tokens to move: first, end, and the first that a query at the end still sees."""
+    """Tokens to move: first, end, and the first that the last of them still sees.
+
+    Engines compute the last token again, so what it sees is needed, and no later one sees more.
+    """
 
     first: int
     end: int
@@ -80,10 +83,9 @@ def tokens_of(kind: Kind, window: int, blocks: Blocks) -> Range:
     if not 0 <= first <= end:
         raise PlanError(f"tokens {first} to {end}: 0 <= first_token <= num_tokens must hold")
     if kind in ("sliding_window", "sliding_window_mla"):
-        # A query sees itself and the `window - 1` tokens before.
-        return Range(first, end, max(0, end - window + 1))
+        return Range(first, end, max(0, end - window))
     if kind == "chunked_local":
-        return Range(first, end, end // window * window)
+        return Range(first, end, max(0, end - 1) // window * window)
     return Range(first, end, 0)
 
 
@@ -234,7 +236,7 @@ def _moves(src: Grid, dst: Grid, numbers: tuple[int, int], piece: int, *, is_see
         dst: The destination's.
         numbers: The piece on either side; -1 where the list begins later.
         piece: Its ordinal among the destination's.
-        is_seen: Whether a query at the end of the request sees any of it.
+        is_seen: Whether the last token of the request sees any of it.
 
     Raises:
         PlanError: It is seen, and a list lacks it, or the source's block is the null block.
@@ -249,7 +251,7 @@ def _moves(src: Grid, dst: Grid, numbers: tuple[int, int], piece: int, *, is_see
         if number // grid.parts == grid.null_block:
             if is_seen and grid.side == "src":
                 raise PlanError(
-                    f"local token {token} is in the null block, and a query at the end of the "
+                    f"local token {token} is in the null block, and the last token of the "
                     "request sees it",
                     path,
                 )

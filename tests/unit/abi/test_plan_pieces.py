@@ -119,7 +119,7 @@ def test_blocks_of_different_sizes_are_cut_where_pads_break_the_even_steps() -> 
         (lists([1, 2], [3, 3], 8), "blocks.dst[0]: a block is given twice"),
         (lists([1, 32], [3, 4], 8), "blocks.src[0][1]: block 32: the pool has 32"),
         (lists([1, 2], [-1, 4], 8), "blocks.dst[0][0]: block -1: the pool has 32"),
-        (lists([1, 0], [3, 4], 8), "blocks.src[0]: local token 4 is in the null block, and a"),
+        (lists([1, 0], [3, 4], 8), "blocks.src[0]: local token 4 is in the null block, and t"),
         (lists([2], [3, 4], 8, 2), "blocks.first_token: first_token 2 does not begin a block"),
         (lists([2], [3, 4], 8, 12), "tokens 12 to 8: 0 <= first_token <= num_tokens must hold"),
         (lists([2], [3, 4], 8, -4), "tokens -4 to 8: 0 <= first_token"),
@@ -182,9 +182,9 @@ def test_windows(blocks: Blocks, expected: list[tuple[int, int, int]]) -> None:
 
 @pytest.mark.parametrize(
     ("size", "num_tokens", "is_refused"),
-    [(5, 16, False), (6, 16, True), (2, 13, False), (3, 13, True), (1, 13, False)],
+    [(4, 16, False), (5, 16, True), (1, 13, False), (2, 13, True)],
 )
-def test_the_window_of_the_next_query(size: int, num_tokens: int, is_refused: bool) -> None:
+def test_the_window_of_the_last_token(size: int, num_tokens: int, is_refused: bool) -> None:
     blocks = lists([0, 0, 0, 4], [1, 2, 5, 6], num_tokens)
     if is_refused:
         message = refusal(window(size), window(size), blocks)
@@ -194,7 +194,7 @@ def test_the_window_of_the_next_query(size: int, num_tokens: int, is_refused: bo
 
 
 def test_a_window_across_block_sizes_takes_the_pieces_that_are_there() -> None:
-    # Tokens 13 and later are seen; the source keeps blocks of 4 from token 12 on.
+    # Tokens 12 and later are seen; the source keeps blocks of 4 from token 12 on.
     assert pieces(window(6, 4), window(6, 8), lists([7, 8], [0, 5, 6], 18)) == [(7, 11, 2)]
     message = refusal(window(6, 4), window(6, 8), lists([8], [0, 5, 6], 18))
     assert message.startswith("blocks.src[0]: too short: local token 12 has no block")
@@ -203,7 +203,6 @@ def test_a_window_across_block_sizes_takes_the_pieces_that_are_there() -> None:
 @pytest.mark.parametrize(
     ("blocks", "expected"),
     [
-        (lists([0, 0, 0], [1, 2, 7], 12), []),
         (lists([0, 0, 0, 4], [1, 2, 7, 6], 13), [(4, 6, 1)]),
         (lists([0, 0, 0, 3, 4], [1, 2, 7, 5, 6], 18), [(3, 5, 2)]),
         (lists([0, 0, 8, 3, 4], [1, 2, 0, 5, 6], 18), [(3, 5, 2)]),
@@ -218,6 +217,12 @@ def test_a_chunk_that_has_begun_must_be_there() -> None:
     chunks = window(12, kind="chunked_local")
     message = refusal(chunks, chunks, lists([0, 0, 0, 0], [1, 2, 3, 4], 13))
     assert message.startswith("blocks.src[0]: local token 12 is in the null block")
+
+
+def test_a_chunk_that_ends_with_the_request_must_be_there() -> None:
+    chunks = window(12, kind="chunked_local")
+    message = refusal(chunks, chunks, lists([0, 2, 3], [1, 2, 7], 12))
+    assert message.startswith("blocks.src[0]: local token 0 is in the null block")
 
 
 def test_a_full_source_serves_a_window() -> None:

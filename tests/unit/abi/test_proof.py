@@ -222,9 +222,9 @@ def test_chunks_that_are_over_need_not_move() -> None:
     d = regroup(cache(), kind="chunked_local", window=4)
     blocks = Blocks({0: [0, 4]}, {0: [2, 3]}, 8)
     plan = planned(d, d, blocks)
-    prove(with_batch(plan, sequences=()), d, d, blocks)
-    begun = blocks._replace(num_tokens=7)
-    assert "is not moved" in failure(with_batch(plan, sequences=()), d, d, begun)
+    assert plan.batches[0].sequences == (Sequence(4, 3, 1),)
+    prove(plan, d, d, blocks)
+    assert "is not moved" in failure(with_batch(plan, sequences=()), d, d, blocks)
 
 
 def test_windows_may_leave_out_what_nobody_sees() -> None:
