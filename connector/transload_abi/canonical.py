@@ -40,7 +40,7 @@ def canonical_group(group: Group) -> Group:
                 f"role {role.role[:20]} is in place {role.place} of {len(group.places)}",
                 "groups[].roles[].place",
             )
-        place = _canonical_place(group.places[role.place], len(group.layers))
+        place = canonical_place(group.places[role.place], len(group.layers))
         number = places.setdefault(place, len(places))
         roles.append(replace(role, place=number, terms=canonical_terms(role)))
     tokens = group.owner.tokens
@@ -69,5 +69,6 @@ def _position(term: Term) -> tuple[int, str, int]:
     return AXES.index(axis) if axis in AXES else len(AXES), axis, div
 
 
-def _canonical_place(place: Place, num_layers: int) -> Place:
+def canonical_place(place: Place, num_layers: int) -> Place:
+    """A place of a group of that many layers, without what says nothing there."""
     return replace(place, layer_stride=0) if num_layers == 1 else place

@@ -10,6 +10,7 @@ blocks 1, 2, ... of either share nothing with block 0 of the other.
 from itertools import combinations
 from typing import NamedTuple
 
+from transload_abi.canonical import canonical_place
 from transload_abi.errors import Contradiction, LimitExceeded
 from transload_abi.footprint import Budget, Footprint, overlap
 from transload_abi.limits import MAX_INTEGER
@@ -76,12 +77,13 @@ def _check_place(group: Group, place: Place, path: str) -> None:
 
 
 def _roles_by_place(group: Group, path: str) -> list[tuple[Place, dict[str, Role]]]:
-    """Places that are used, and by path the roles in each; places that are equal are one."""
+    """Places that are used, and by path the roles in each; places that say the same are one."""
     found: dict[Place, dict[str, Role]] = {}
     for number, place in enumerate(group.places):
         _check_place(group, place, f"{path}.places[{number}]")
     for number, role in enumerate(group.roles):
-        found.setdefault(group.places[role.place], {})[f"{path}.roles[{number}]"] = role
+        place = canonical_place(group.places[role.place], len(group.layers))
+        found.setdefault(place, {})[f"{path}.roles[{number}]"] = role
     return list(found.items())
 
 

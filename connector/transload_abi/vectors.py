@@ -6,25 +6,28 @@ What differs is reported, not raised, so that one run names everything.
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from transload_abi import compare, fingerprints, oracle, plan, proof, text
-from transload_abi.errors import AbiError, VectorFailed
+from transload_abi.errors import AbiError, DescriptorError, PlanError, Refused, VectorFailed
 from transload_abi.oracle_numbers import bits_type
 from transload_abi.types import Descriptor
 
 Case = dict[str, Any]
-"""A vector's `case.json`."""
+"""A vector's `case.json`, or its entry of an index."""
+
+_ERRORS: Final[dict[str, type[AbiError]]] = {"plan": PlanError, "missing": Refused}
+"""What a transfer ends with that `case.json` says is none."""
 
 
 class Result(NamedTuple):
     """One vector.
 
     Attributes:
-        name: The kind and the folder, as `decode/odd-bf16`.
+        name: The kind and the folder or file, as `decode/odd-bf16`.
         failures: Each difference in a sentence that names the file; none: the vector holds.
     """
 
@@ -38,21 +41,52 @@ class Result(NamedTuple):
 
 
 def check_directory(path: Path) -> list[Result]:
-    """Checks all vectors below `decode/` and `convert/` of a folder, in the order of their names.
+    """Checks all vectors of a folder.
 
-    Reads files and writes none.
+    Those below `decode/` and `convert/` come in the order of their names, those that the indexes of
+    `accepted/` and `refused/` list in theirs. Reads files and writes none.
 
     Raises:
-        VectorFailed: There is not a single vector in the folder.
+        VectorFailed: There is not a single vector in the folder, or an index cannot be read.
     """
     results = [
-        _result(folder, check)
+        _result(f"{kind}/{folder.name}", check(folder))
         for kind, check in (("decode", check_decode), ("convert", check_convert))
         for folder in sorted((path / kind).glob("*/"))
     ]
+    for kind, check_entry in (("accepted", check_accepted), ("refused", check_refused)):
+        if (path / kind).is_dir():
+            index = _read_index(path / kind)
+            results += [
+                _result(f"{kind}/{entry['file']}", check_entry(path / kind, entry))
+                for entry in index
+            ]
     if not results:
-        raise VectorFailed(f"expected vectors in decode/ or convert/ of {path}, found none")
+        raise VectorFailed(f"expected vectors in {path}, found none")
     return results
+
+
+def check_accepted(folder: Path, entry: Case) -> Iterator[str]:
+    """Differences between how this implementation reads a document and what the index says."""
+    raw = (folder / entry["file"]).read_bytes()
+    d = text.read(raw)
+    canonical = (folder.parent / entry["canonical"]).read_bytes()
+    yield from _differences(f"{entry['canonical']} from it", text.encode_json(d), canonical)
+    found = fingerprints.of_descriptor(d)._asdict()
+    yield from _unequal("fingerprints", found, entry["fingerprints"])
+    if entry["is_canonical"]:
+        is_packed = entry["file"].endswith(".msgpack")
+        again = text.encode_msgpack(d) if is_packed else text.encode_json(d)
+        yield from _differences("the document written again", again, raw)
+
+
+def check_refused(folder: Path, entry: Case) -> Iterator[str]:
+    """A sentence where this implementation reads a document that nobody may."""
+    try:
+        text.read((folder / entry["file"]).read_bytes())
+    except DescriptorError:
+        return
+    yield f"expected a refusal ({entry['error']}), got a descriptor"
 
 
 def check_decode(folder: Path) -> Iterator[str]:
@@ -99,6 +133,11 @@ def check_convert(folder: Path) -> Iterator[str]:
             yield from _unequal("path of the first difference", paths[0], case["path"])
     if case["verdict"] == "refused" or verdicts != [each["verdict"] for each in case["sources"]]:
         return
+    if case["verdict"] == "lossy":
+        yield from _unrefused(Refused, lambda: plan.Cover.compile(sources, dst), "losses")
+    if "error" in case:
+        yield from _unrefused(_ERRORS[case["error"]], lambda: _plans(sources, dst, case), "moving")
+        return
     memory = oracle.blank(dst)
     for number, made, src in _plans(sources, dst, case):
         proof.prove(made, src, dst)
@@ -107,32 +146,41 @@ def check_convert(folder: Path) -> Iterator[str]:
         yield from _differences(f"dst/{pool}.bin", memory[pool], due)
 
 
-def _result(folder: Path, check: Callable[[Path], Iterator[str]]) -> Result:
-    name = f"{folder.parent.name}/{folder.name}"
+def _result(name: str, check: Iterator[str]) -> Result:
     try:
-        return Result(name, tuple(check(folder)))
+        return Result(name, tuple(check))
     except AbiError as error:
         return Result(name, (f"{type(error).__name__}: {error}",))
     except (OSError, KeyError, json.JSONDecodeError) as error:
         return Result(name, (f"the vector itself cannot be read: {error!r}",))
 
 
+def _unrefused(error: type[AbiError], act: Callable[[], object], what: str) -> Iterator[str]:
+    """A sentence where something is done that has to end with an error."""
+    try:
+        act()
+    except error:
+        return
+    yield f"{what}: expected {error.__name__}, got none"
+
+
 def _plans(
     sources: list[Descriptor], dst: Descriptor, case: Case
-) -> Iterator[tuple[int, plan.Plan, Descriptor]]:
+) -> list[tuple[int, plan.Plan, Descriptor]]:
     """The number of each source that gives something, its plan, and what the plan is one from."""
-    is_lossy = case["verdict"] == "lossy"
-    dst_blocks = _by_table(case["dst_blocks"])
-    span = (dst_blocks, case["num_tokens"], case["first_token"])
+    span = (
+        _by_table(case["dst_blocks"]),
+        case["num_tokens"],
+        case["first_token"],
+        case.get("num_encoder_tokens"),
+    )
     blocks = [plan.Blocks(_by_table(source["blocks"]), *span) for source in case["sources"]]
-    if len(sources) == 1:
-        pair = plan.Pair.compile(sources[0], dst, allow_lossy=is_lossy)
-        yield 0, pair.plan(blocks[0]), sources[0]
-        return
-    cover = plan.Cover.compile(sources, dst, allow_lossy=is_lossy)
-    for number, (made, src) in enumerate(zip(cover.plan(blocks), cover.sources, strict=True)):
-        if made is not None and src is not None:
-            yield number, made, src
+    cover = plan.Cover.compile(sources, dst, allow_lossy=case["verdict"] == "lossy")
+    return [
+        (number, made, src)
+        for number, (made, src) in enumerate(zip(cover.plan(blocks), cover.sources, strict=True))
+        if made is not None and src is not None
+    ]
 
 
 def _by_table(blocks: dict[str, list[int]]) -> dict[int, list[int]]:
@@ -151,6 +199,14 @@ def _fingerprint_failures(d: Descriptor, case: Case) -> Iterator[str]:
 def _read_case(folder: Path) -> Case:
     case: Case = json.loads((folder / "case.json").read_bytes())
     return case
+
+
+def _read_index(folder: Path) -> list[Case]:
+    try:
+        index: list[Case] = json.loads((folder / "index.json").read_bytes())
+    except (OSError, json.JSONDecodeError) as error:
+        raise VectorFailed(f"cannot be read: {error!r}", f"{folder.name}/index.json") from error
+    return index
 
 
 def _read_pools(folder: Path, d: Descriptor) -> oracle.Memory:

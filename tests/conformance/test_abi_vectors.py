@@ -4,15 +4,19 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import make_abi_vectors
+from abi_vectors import numbers, packed
 from transload_abi import text, vectors
 from transload_abi.codecs import CODECS
 from transload_abi.roles import ROLES
 
 VECTORS = Path(__file__).parents[1] / "vectors" / "abi"
 TOOLS = Path(make_abi_vectors.__file__).parent
+RECORDED = json.loads((VECTORS.parent / "numbers.json").read_bytes())
+BY_HAND = ("plain.json", "plain.msgpack", "extensions.json")
 MAX_TOTAL_BYTES = 3_000_000
 """What strangers are asked to fetch."""
 
@@ -31,12 +35,27 @@ def test_blocks_become_what_the_vector_says(name: str) -> None:
     assert list(vectors.check_convert(VECTORS / "convert" / name)) == []
 
 
+def entries(kind: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads((VECTORS / kind / "index.json").read_bytes())
+    return found
+
+
+@pytest.mark.parametrize("entry", entries("accepted"), ids=lambda entry: entry["file"])
+def test_documents_say_what_the_index_says(entry: dict[str, Any]) -> None:
+    assert list(vectors.check_accepted(VECTORS / "accepted", entry)) == []
+
+
+@pytest.mark.parametrize("entry", entries("refused"), ids=lambda entry: entry["file"])
+def test_documents_that_nobody_may_read_are_refused(entry: dict[str, Any]) -> None:
+    assert list(vectors.check_refused(VECTORS / "refused", entry)) == []
+
+
 def files_below(root: Path) -> dict[str, bytes]:
     return {
         str(path.relative_to(root)): path.read_bytes()
-        for kind in ("decode", "convert")
+        for kind in ("decode", "convert", "accepted")
         for path in (root / kind).rglob("*")
-        if path.is_file()
+        if path.is_file() and path.name not in BY_HAND
     }
 
 
@@ -52,6 +71,45 @@ def test_the_tool_knows_nothing_of_the_implementation() -> None:
     sources = [*(TOOLS / "abi_vectors").glob("*.py"), TOOLS / "make_abi_vectors.py"]
     assert len(sources) > 5
     assert [path.name for path in sources if "transload_abi" in path.read_text()] == []
+
+
+def test_the_index_of_what_is_accepted_names_every_file_once() -> None:
+    names = [entry["file"] for entry in entries("accepted")]
+    assert sorted([*names, "index.json"]) == folders("accepted")
+    assert set(BY_HAND) < set(names)
+
+
+@pytest.mark.parametrize("dtype", sorted(RECORDED["encode"]))
+def test_the_tool_rounds_as_recorded(dtype: str) -> None:
+    pairs = RECORDED["encode"][dtype]
+    values = np.frombuffer(bytes.fromhex("".join(value for value, _ in pairs)), ">f4")
+    found = numbers.nearest(values.astype(np.float32), dtype)
+    assert found.tolist() == [bits for _, bits in pairs]
+
+
+def test_the_tool_packs_as_the_document_says() -> None:
+    assert packed.pack({"b": [0, 127, 128, 255, 256, 65536, 2**32], "a": None}) == bytes.fromhex(
+        "82 a161 c0 a162 97 00 7f cc80 ccff cd0100 ce00010000 cf0000000100000000"
+    )
+    assert packed.pack([-1, -32, -33, -128, -129, -(2**53) + 1, True, False]) == bytes.fromhex(
+        "98 ff e0 d0df d080 d1ff7f d3ffe0000000000001 c3 c2"
+    )
+    assert packed.pack("x" * 31)[:1] == b"\xbf"
+    assert packed.pack("x" * 32)[:2] == b"\xd9\x20"
+    assert packed.pack("x" * 256)[:3] == b"\xda\x01\x00"
+    assert packed.pack([0] * 16)[:3] == b"\xdc\x00\x10"
+    assert packed.pack({f"{each:02}": 0 for each in range(16)})[:3] == b"\xde\x00\x10"
+
+
+def test_every_kind_is_decoded_and_moved_somewhere() -> None:
+    for kind, pattern in (("decode", "descriptor.json"), ("convert", "dst.json")):
+        seen = {
+            group["kind"]
+            for path in (VECTORS / kind).glob(f"*/{pattern}")
+            for group in json.loads(path.read_bytes())["groups"]
+        }
+        assert seen >= {"full", "sliding_window", "chunked_local", "mla", "cross", "recurrent"}
+        assert "ring" in seen
 
 
 def test_every_role_codec_and_dtype_of_a_value_is_decoded_somewhere() -> None:
@@ -78,3 +136,4 @@ def test_every_verdict_is_asked_for() -> None:
     ]
     assert {case["verdict"] for case in cases} == {"identical", "lossless", "lossy", "refused"}
     assert max(len(case["sources"]) for case in cases) > 1
+    assert {case.get("error", "") for case in cases} == {"", "plan", "missing"}

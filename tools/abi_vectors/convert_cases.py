@@ -6,13 +6,24 @@ from typing import Any
 
 from abi_vectors import formats
 from abi_vectors.decode_cases import f32
+from abi_vectors.error_cases import error_cases
+from abi_vectors.kind_cases import kind_cases
+from abi_vectors.lossy_cases import lossy_cases
 from abi_vectors.request_cases import request_cases
 from abi_vectors.transfers import DIMS, LATENT, LONG, ROWS, SHORT, ConvertCase, one
 
 
 def convert_cases() -> list[ConvertCase]:
     """All of them."""
-    return [*_layouts(), *_block_sizes(), *_codecs(), *request_cases()]
+    return [
+        *_layouts(),
+        *_block_sizes(),
+        *_codecs(),
+        *lossy_cases(),
+        *kind_cases(),
+        *request_cases(),
+        *error_cases(),
+    ]
 
 
 def _layouts() -> list[ConvertCase]:

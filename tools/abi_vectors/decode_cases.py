@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 
 from abi_vectors import formats
 from abi_vectors.formats import Dims
-from abi_vectors.pages import Cache
+from abi_vectors.pages import Cache, model
+from abi_vectors.several_groups import encoder_decoder, with_draft
 
 BF16 = Dims()
 LATENT = Dims(heads=1, tokens=4, size=24)
@@ -46,7 +47,7 @@ def per_tensor(dtype: str, *scales: float) -> dict[str, Any]:
 
 def decode_cases() -> list[DecodeCase]:
     """All of them."""
-    return [*_vllm(), *_engines(), *_latents(), *_scaled(), *_slices(), *_shared()]
+    return [*_vllm(), *_engines(), *_latents(), *_scaled(), *_slices(), *_shared(), *_kinds()]
 
 
 def _vllm() -> list[DecodeCase]:
@@ -243,5 +244,47 @@ def _shared() -> list[DecodeCase]:
             "recurrent-conv-ssm",
             "a convolution state in bf16 and a state in f32, then 12 bytes of pad",
             formats.recurrent(Dims(tokens=16, size=40), conv=18, pad=12),
+        ),
+        DecodeCase(
+            "encoder-decoder",
+            "two tables: the decoder's tokens, and the encoder's positions in other layers",
+            encoder_decoder("LBNHC", BF16),
+            {"self": [3, 1], "cross": [2]},
+        ),
+        DecodeCase(
+            "group-that-stays",
+            "a group of a layer that another group has: the engine rebuilds it and it stays",
+            with_draft("LBHNC", BF16, 16),
+        ),
+    ]
+
+
+def _kinds() -> list[DecodeCase]:
+    shares = formats.vllm("LBNHC", BF16)
+    shares.model = model(kv_share=[[2, 0], [3, 1], [7, 0]])
+    bare = formats.vllm("LBHNC", BF16._replace(layers=1, heads=1))
+    del bare.groups["attention"].document["null_block"]
+    bare.model = {"name": "example/bare", "num_layers": 1, "rope": {"state": "none"}}
+    return [
+        DecodeCase(
+            "ring",
+            "one block for each request: the slot of a token is its position modulo 6",
+            formats.vllm("LBNHC", BF16, kind="ring", window=6),
+            {"attention": [2]},
+        ),
+        DecodeCase(
+            "chunked-local",
+            "layers whose queries see the tokens of their chunk of 16",
+            formats.vllm("LBHNC", BF16, kind="chunked_local", window=16),
+        ),
+        DecodeCase(
+            "layers-that-share",
+            "layers 2 and 7 read what layer 0 has, and 3 what 1 has",
+            shares,
+        ),
+        DecodeCase(
+            "bare",
+            "nothing but what must be said: no null block, no rotation, no digest of the weights",
+            bare,
         ),
     ]

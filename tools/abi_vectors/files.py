@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from abi_vectors import fingerprints, requests
+from abi_vectors.accepted_cases import accepted
 from abi_vectors.decode_cases import DecodeCase
 from abi_vectors.numbers import elements, group_values, scale_elements
 from abi_vectors.pages import Array, Cache, Document, kind, write
@@ -103,6 +104,29 @@ def write_refusal(root: Path, case: Refusal) -> None:
     _put(folder / "case.json", _pretty(document))
 
 
+def write_accepted(root: Path, decodes: list[DecodeCase], plain: Document) -> None:
+    """Writes the documents of `accepted/` that are not written by hand, and the index of all."""
+    folder = root / "accepted"
+    decoded = {case.name: case.cache.descriptor() for case in decodes}
+    cases = accepted(decoded, plain)
+    canonical = {f"decode/{name}/descriptor.json": each for name, each in decoded.items()}
+    for case in cases:
+        if case.data is not None:
+            _put(folder / case.file, case.data)
+        if case.canonical == f"accepted/{case.file}" and case.data is not None:
+            canonical[case.canonical] = json.loads(case.data)
+    index = [
+        {
+            "file": case.file,
+            "canonical": case.canonical,
+            "is_canonical": case.is_canonical,
+            "fingerprints": fingerprints.of_descriptor(canonical[case.canonical]),
+        }
+        for case in cases
+    ]
+    _put(folder / "index.json", _pretty(index))
+
+
 def _descriptor(cache: Cache) -> bytes:
     return fingerprints.canonical_json(cache.descriptor())
 
@@ -121,5 +145,5 @@ def _put(path: Path, data: bytes) -> None:
     path.write_bytes(data)
 
 
-def _pretty(document: Document) -> bytes:
+def _pretty(document: object) -> bytes:
     return (json.dumps(document, indent=1, ensure_ascii=False) + "\n").encode()

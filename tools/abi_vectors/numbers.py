@@ -110,7 +110,8 @@ def nearest(values: Array, dtype: str) -> Array:
         return np.ascontiguousarray(values).view("<u4")
     if dtype == "f16":
         with np.errstate(over="ignore"):
-            return values.astype("<f2").view("<u2")
+            half: Array = values.astype("<f2")
+        return half.view("<u2")
     if dtype == "bf16":
         return _nearest_bf16(values)
     if dtype == "i8":
@@ -142,7 +143,8 @@ def _nearest_float8(values: Array, dtype: str) -> Array:
     is_odd = np.arange(len(steps)) % 2
     code = np.argmin(np.where(apart == least, is_odd, 2), axis=-1).astype(np.uint8)
     is_minus = np.signbit(values) & ((code > 0) | (not dtype.endswith("fnuz")))
-    return np.where(is_minus, code | np.uint8(0x80), code)
+    bits: Array = np.where(is_minus, code | np.uint8(0x80), code)
+    return bits
 
 
 def _nearest_bf16(values: Array) -> Array:

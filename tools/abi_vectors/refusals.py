@@ -32,6 +32,11 @@ def _cache(given: dict[str, Any] | None = None, **document: Any) -> Cache:
     return cache
 
 
+def _turns(rank: int) -> dict[str, Any]:
+    tokens = {"size": 2, "interleave": 4} | ({"rank": rank} if rank else {})
+    return {"heads": [0, 2, 2], "tokens": tokens}
+
+
 def _unnamed(**given: Any) -> Cache:
     """A model of which nobody has the weights' digest."""
     cache = _cache(given)
@@ -83,6 +88,20 @@ def _models() -> list[Refusal]:
             _cache(),
             _cache({"rope": {"state": "applied", "params": {"rope_theta": 500000}}}),
             "model.rope.params.rope_theta",
+        ),
+        (
+            "rope-parameter-lacking",
+            "a parameter that the destination does not name",
+            _cache({"rope": {"state": "applied", "params": params | {"factor": 8}}}),
+            _cache(),
+            "model.rope.params.factor",
+        ),
+        (
+            "num-layers",
+            "models of 8 and of 9 layers",
+            _cache(),
+            _cache({"num_layers": 9}),
+            "model.num_layers",
         ),
         (
             "kv-share",
@@ -150,6 +169,27 @@ def _groups() -> list[Refusal]:
             _cache(),
             _cache(layers=[2, 3]),
             "groups[0].layers",
+        ),
+        (
+            "ring-of-other-blocks",
+            "rings of one window in blocks of 8 and of 4 tokens",
+            _cache(kind="ring", window=4),
+            formats.vllm("LBNHC", DIMS._replace(tokens=4), kind="ring", window=4),
+            "groups[0].tokens_per_block",
+        ),
+        (
+            "full-to-cross",
+            "the decoder's tokens and the encoder's positions",
+            _cache(),
+            _cache(kind="cross"),
+            "groups[0].kind",
+        ),
+        (
+            "no-common-token",
+            "the first and the second of two ranks that take turns of 4 tokens",
+            _cache(owner=_turns(0)),
+            _cache(owner=_turns(1)),
+            "groups[0].owner.tokens",
         ),
         (
             "no-common-head",

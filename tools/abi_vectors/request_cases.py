@@ -12,10 +12,12 @@ from abi_vectors.transfers import DIMS, FOUR, LONG, SHORT, Blocks, ConvertCase, 
 
 def request_cases() -> list[ConvertCase]:
     """All of them."""
-    return [*_ranks(), *_ranges(), *_tables()]
+    return [*_ranks(), *_turns(), *_choices(), *_ranges(), *_tables()]
 
 
-def _rank(layout: str, dims: Dims, first: int, end: int, total: int, *replica: int) -> Cache:
+def rank_of_heads(
+    layout: str, dims: Dims, first: int, end: int, total: int, *replica: int
+) -> Cache:
     """A rank that holds heads `first` to `end` of `total`."""
     owner: dict[str, Any] = {"heads": [first, end, total]}
     if replica:
@@ -23,9 +25,9 @@ def _rank(layout: str, dims: Dims, first: int, end: int, total: int, *replica: i
     return formats.vllm(layout, dims._replace(heads=end - first), owner=owner)
 
 
-def _tokens(rank: int, layout: str) -> Cache:
-    """A rank of two that take turns of four tokens."""
-    tokens: dict[str, Any] = {"size": 2, "interleave": 4} | ({"rank": 1} if rank else {})
+def rank_of_tokens(rank: int, layout: str, run: int = 4) -> Cache:
+    """A rank of two that take turns of `run` tokens."""
+    tokens: dict[str, Any] = {"size": 2, "interleave": run} | ({"rank": 1} if rank else {})
     return formats.vllm(layout, DIMS, owner={"heads": [0, 2, 2], "tokens": tokens})
 
 
@@ -33,15 +35,15 @@ def _ranks() -> list[ConvertCase]:
     vllm, stage = formats.vllm, DIMS._replace(layers=4)
     blocks: list[Blocks] = [{0: [5, 2]}, {0: [3, 4]}, {0: [1, 2]}, {0: [4, 1]}]
     end: dict[str, Any] = {"dst_blocks": {0: [1, 3]}, "num_tokens": 16}
-    halves = [_rank("LBNHC", FOUR, 0, 2, 4), _rank("LBHNC", FOUR, 2, 4, 4)]
-    replicas = [_rank("LBHNC", DIMS, i // 2, i // 2 + 1, 2, i % 2, 2) for i in range(4)]
+    halves = [rank_of_heads("LBNHC", FOUR, 0, 2, 4), rank_of_heads("LBHNC", FOUR, 2, 4, 4)]
+    replicas = [rank_of_heads("LBHNC", DIMS, i // 2, i // 2 + 1, 2, i % 2, 2) for i in range(4)]
     stages = [vllm("LBHNC", DIMS, layers=[0, 1]), vllm("LBHNC", DIMS, layers=[2, 3])]
     return [
         one(
             "heads-4-to-2",
             "all heads to the second of two ranks",
             vllm("LBHNC", FOUR),
-            _rank("LBNHC", FOUR, 2, 4, 4),
+            rank_of_heads("LBNHC", FOUR, 2, 4, 4),
             "lossless",
         ),
         ConvertCase(
@@ -63,7 +65,7 @@ def _ranks() -> list[ConvertCase]:
             "a rank with all heads and another with half of them",
             [
                 Source(vllm("LBNHC", FOUR), blocks[0], "lossless"),
-                Source(_rank("BLNHC", FOUR, 0, 2, 4), blocks[1], "lossless"),
+                Source(rank_of_heads("BLNHC", FOUR, 0, 2, 4), blocks[1], "lossless"),
             ],
             vllm("LBHNC", FOUR),
             **end,
@@ -72,7 +74,7 @@ def _ranks() -> list[ConvertCase]:
             "tokens-to-half",
             "all tokens to the second of two ranks that take turns of four",
             vllm("LBNHC", DIMS),
-            _tokens(1, "LBHNC"),
+            rank_of_tokens(1, "LBHNC"),
             "lossless",
             src_blocks={0: [5, 2, 3, 4]},
             num_tokens=32,
@@ -80,7 +82,7 @@ def _ranks() -> list[ConvertCase]:
         ConvertCase(
             "tokens-halves-to-all",
             "two ranks that take turns of four tokens put together",
-            [Source(_tokens(i, "LBNHC"), blocks[i], "lossless") for i in range(2)],
+            [Source(rank_of_tokens(i, "LBNHC"), blocks[i], "lossless") for i in range(2)],
             vllm("LBHNC", DIMS),
             {0: [1, 3, 5, 2]},
             32,
@@ -97,6 +99,101 @@ def _ranks() -> list[ConvertCase]:
             "two stages put together",
             [Source(rank, ids, "identical") for rank, ids in zip(stages, blocks[:2], strict=True)],
             vllm("BLHNC", stage),
+            **end,
+        ),
+    ]
+
+
+def _turns() -> list[ConvertCase]:
+    vllm = formats.vllm
+    end: dict[str, Any] = {"num_tokens": 36, "src_blocks": {0: [5, 2, 3, 4, 1]}}
+    halves = [Source(rank_of_tokens(i, "LBHNC"), {0: [4, 5, 3 - i]}, "lossless") for i in range(2)]
+    long_runs = [
+        Source(rank_of_tokens(0, "LBNHC", 16), {0: [5, 2, 4]}, "lossless"),
+        Source(rank_of_tokens(1, "LBNHC", 16), {0: [3, 1]}, "lossless"),
+    ]
+    return [
+        one(
+            "tokens-to-half-with-an-empty-end",
+            "36 tokens to the second of two ranks: the shared list's last block has none of its",
+            vllm("LBNHC", DIMS),
+            rank_of_tokens(1, "LBHNC"),
+            "lossless",
+            dst_blocks={0: [1, 3, 2]},
+            **end,
+        ),
+        one(
+            "tokens-to-half-from-a-first-token",
+            "the second of two ranks has the first 16 tokens, 8 of its own, already",
+            vllm("LBNHC", DIMS),
+            rank_of_tokens(1, "LBHNC"),
+            "lossless",
+            dst_blocks={0: [4, 3, 2]},
+            **(end | {"num_tokens": 40, "first_token": 16}),
+        ),
+        ConvertCase(
+            "tokens-in-runs-of-two-blocks-to-all",
+            "ranks that take turns of 16 tokens with blocks of 8: lists of three and of two",
+            long_runs,
+            vllm("LBHNC", DIMS),
+            {0: [1, 3, 5, 2, 4]},
+            40,
+        ),
+        one(
+            "tokens-to-runs-of-two-blocks",
+            "all tokens to the second of two ranks that take turns of 16 with blocks of 8",
+            vllm("LBNHC", DIMS),
+            rank_of_tokens(1, "LBHNC", 16),
+            "lossless",
+            dst_blocks={0: [1, 3]},
+            **(end | {"num_tokens": 40}),
+        ),
+        ConvertCase(
+            "tokens-of-other-turns",
+            "two ranks that take turns of 4 to the first of two that take turns of 8",
+            halves,
+            rank_of_tokens(0, "LBNHC", 8),
+            {0: [2, 1, 3]},
+            44,
+        ),
+    ]
+
+
+def _choices() -> list[ConvertCase]:
+    vllm = formats.vllm
+    end: dict[str, Any] = {"dst_blocks": {0: [1, 3]}, "num_tokens": 16}
+    blocks: list[Blocks] = [{0: [5, 2]}, {0: [3, 4]}, {0: [1, 2]}]
+    spans = ((1, 3), (0, 2), (2, 4))
+    middle = [rank_of_heads("LBNHC", FOUR, *span, 4) for span in spans]
+    replicas = [
+        vllm("LBNHC", DIMS, owner={"heads": [0, 2, 2], "replica": [i, 2]}) for i in range(2)
+    ]
+    return [
+        ConvertCase(
+            "heads-that-overlap",
+            "heads 1 and 2, 0 and 1, 2 and 3: some are at two sources",
+            [Source(rank, ids, "lossless") for rank, ids in zip(middle, blocks, strict=True)],
+            vllm("LBHNC", FOUR),
+            **end,
+        ),
+        ConvertCase(
+            "a-source-of-other-layers",
+            "a source has nothing that the destination takes, and another has all of it",
+            [
+                Source(vllm("LBHNC", DIMS, layers=[2, 3]), blocks[0], "refused"),
+                Source(vllm("LBHNC", DIMS), blocks[1], "lossless"),
+            ],
+            vllm("LBNHC", DIMS),
+            **end,
+        ),
+        ConvertCase(
+            "null-blocks-that-a-replica-has",
+            "either of two replicas has lost a block, and each has what the other has not",
+            [
+                Source(replicas[0], {0: [0, 2]}, "lossless"),
+                Source(replicas[1], {0: [4, 0]}, "lossless"),
+            ],
+            vllm("LBHNC", DIMS),
             **end,
         ),
     ]

@@ -56,7 +56,7 @@ def _counted(group: Group, case: ConvertCase) -> int:
 def _num_states(group: Group, case: ConvertCase) -> int:
     """States with a token of the request."""
     tokens, states = group.document.get("tokens_per_state", [1, 1])
-    return -(-_counted(group, case) * states // tokens)
+    return -int(-_counted(group, case) * states // tokens)
 
 
 def _first_state(group: Group, case: ConvertCase) -> int:
@@ -150,7 +150,7 @@ def _source_values(group: Group, role: str, position: int, case: ConvertCase) ->
         scales = worth(_original(source, scale_view, at, case, heads), "f32")
         each = values.shape[-1] // (scales.shape[-1] if "G" in scale_view.axes else 1)
         spread = scales if "G" in scale_view.axes else scales[..., None]
-        return values * np.repeat(spread, each, axis=-1)
+        values = values * np.repeat(spread, each, axis=-1)
     return values
 
 

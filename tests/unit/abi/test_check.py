@@ -40,6 +40,16 @@ def test_the_work_grows_with_neither_blocks_nor_layers(
     assert 0 < 60 - large.left == 60 - small.left
 
 
+def test_places_of_one_layer_that_differ_in_the_way_to_the_next_are_one() -> None:
+    d = vllm("LBNHC", SHAPE._replace(layers=1))
+    (group,) = d.groups
+    (place,) = group.places
+    assert place.page_bytes > 0
+    places = (place, replace(place, layer_stride=place.layer_stride + 8))
+    roles = (group.roles[0], replace(group.roles[1], place=1))
+    check(replace(d, groups=(replace(group, places=places, roles=roles),)))
+
+
 def _overlaid(layout: str, other_tokens: int = 8) -> Descriptor:
     """Two groups of two layers each over the same bytes, with a table each."""
     one = vllm(layout)

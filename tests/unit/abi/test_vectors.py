@@ -8,20 +8,23 @@ from typing import Any
 
 import pytest
 
-from transload_abi import vectors
+from transload_abi import plan, vectors
 from transload_abi.errors import VectorFailed
 
 VECTORS = Path(__file__).parents[2] / "vectors" / "abi"
 DECODE = "decode/vllm-lbnhc-bf16"
 CONVERT = "convert/lbhnc-to-lbnhc"
+LOSSY = "convert/f32-to-bf16"
 REFUSED = "convert/refused-window-to-full"
+ERROR = "convert/error-null-block"
+MISSING = "convert/error-heads-that-no-source-has"
 
 Bend = Callable[[Path], None]
 
 
 @pytest.fixture
 def copied(tmp_path: Path) -> Path:
-    for name in (DECODE, CONVERT, REFUSED):
+    for name in (DECODE, CONVERT, LOSSY, REFUSED, ERROR, MISSING):
         shutil.copytree(VECTORS / name, tmp_path / name)
     return tmp_path
 
@@ -64,6 +67,9 @@ def failure(root: Path, name: str) -> str:
 def test_vectors_as_they_are_hold(copied: Path) -> None:
     assert vectors.check_directory(copied) == [
         vectors.Result(DECODE),
+        vectors.Result(MISSING),
+        vectors.Result(ERROR),
+        vectors.Result(LOSSY),
         vectors.Result(CONVERT),
         vectors.Result(REFUSED),
     ]
@@ -125,6 +131,16 @@ def test_vectors_as_they_are_hold(copied: Path) -> None:
             say(lambda case: case.update(path="groups[0].window")),
             "path of the first difference: expected groups[0].window, got groups[0].kind",
         ),
+        (
+            ERROR,
+            say(lambda case: case["sources"][0].update(blocks={"0": [5, 2]})),
+            "moving: expected PlanError, got none",
+        ),
+        (
+            MISSING,
+            say(lambda case: case.update(error="plan")),
+            "Refused: groups[0]: attention: no source has heads 2 to 3",
+        ),
     ],
 )
 def test_what_differs_is_named(copied: Path, name: str, bend: Bend, sentence: str) -> None:
@@ -161,5 +177,90 @@ def test_any_nan_is_as_good(copied: Path) -> None:
 
 
 def test_a_folder_without_vectors_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(VectorFailed, match="expected vectors in decode/ or convert/ of"):
+    with pytest.raises(VectorFailed, match=r"expected vectors in .*, found none"):
         vectors.check_directory(tmp_path)
+
+
+# --- accepted and refused
+
+
+@pytest.fixture
+def documents(tmp_path: Path) -> Path:
+    """One document of either sort, with indexes of one entry."""
+    for kind, files in (("accepted", ["bare.msgpack"]), ("refused", ["align-three.json"])):
+        (tmp_path / kind).mkdir()
+        index = json.loads((VECTORS / kind / "index.json").read_bytes())
+        kept = [entry for entry in index if entry["file"] in files]
+        (tmp_path / kind / "index.json").write_text(json.dumps(kept))
+        for file in files:
+            shutil.copy(VECTORS / kind / file, tmp_path / kind)
+    shutil.copytree(VECTORS / "decode" / "bare", tmp_path / "decode" / "bare")
+    return tmp_path
+
+
+def change_entry(root: Path, kind: str, **fields: object) -> None:
+    path = root / kind / "index.json"
+    (entry,) = json.loads(path.read_bytes())
+    path.write_text(json.dumps([entry | fields]))
+
+
+def test_documents_of_the_indexes_are_read(documents: Path) -> None:
+    assert vectors.check_directory(documents) == [
+        vectors.Result("decode/bare"),
+        vectors.Result("accepted/bare.msgpack"),
+        vectors.Result("refused/align-three.json"),
+    ]
+
+
+def test_another_canonical_form_is_named(documents: Path) -> None:
+    other = documents / "accepted" / "other.json"
+    other.write_bytes((documents / "decode" / "bare" / "descriptor.json").read_bytes() + b" ")
+    change_entry(documents, "accepted", canonical="accepted/other.json")
+    sentence = failure(documents, "accepted/bare.msgpack")
+    assert sentence.startswith("accepted/other.json from it: expected the shape (")
+
+
+def test_other_fingerprints_are_named(documents: Path) -> None:
+    change_entry(documents, "accepted", fingerprints={"page": "0"})
+    sentence = failure(documents, "accepted/bare.msgpack")
+    assert sentence.startswith("fingerprints: expected {'page': '0'}, got {'page': '")
+
+
+def test_a_spelling_that_a_writer_would_not_choose_is_named(documents: Path) -> None:
+    file = "defaults-spelled-out.msgpack"
+    shutil.copy(VECTORS / "accepted" / file, documents / "accepted")
+    change_entry(documents, "accepted", file=file)
+    sentence = failure(documents, f"accepted/{file}")
+    assert sentence.startswith("the document written again: expected the shape (")
+    change_entry(documents, "accepted", is_canonical=False)
+    assert all(each.is_passed for each in vectors.check_directory(documents))
+
+
+def test_a_document_that_is_not_refused_is_named(documents: Path) -> None:
+    shutil.copy(VECTORS / "accepted" / "plain.json", documents / "refused" / "align-three.json")
+    sentence = failure(documents, "refused/align-three.json")
+    assert sentence == "expected a refusal (Contradiction), got a descriptor"
+
+
+def test_a_document_that_is_not_there_is_named(documents: Path) -> None:
+    (documents / "refused" / "align-three.json").unlink()
+    sentence = failure(documents, "refused/align-three.json")
+    assert sentence.startswith("the vector itself cannot be read: FileNotFoundError(")
+
+
+def test_documents_without_an_index_are_an_error(documents: Path) -> None:
+    (documents / "accepted" / "index.json").unlink()
+    with pytest.raises(VectorFailed, match=r"accepted/index\.json: cannot be read"):
+        vectors.check_directory(documents)
+
+
+def test_losses_that_nobody_allowed_are_named(
+    copied: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compile_cover = plan.Cover.compile
+
+    def careless(*given: Any, **_: object) -> object:
+        return compile_cover(*given, allow_lossy=True)
+
+    monkeypatch.setattr(plan.Cover, "compile", careless)
+    assert failure(copied, LOSSY) == "losses: expected Refused, got none"
