@@ -38,7 +38,15 @@ class TritonKernels:
     name = "triton"
 
     def __init__(self, launcher: Launcher | None = None) -> None:
-        self.launcher = launcher or default_launcher(os.environ)
+        self._store = autotune.Store(autotune.default_folder(os.environ))
+        self.launcher = launcher or default_launcher(os.environ, self._store)
+
+    def explain(self) -> str:
+        """For operators, in lines: the tuning of launches, and measurements that were ignored."""
+        tuning = self.launcher.tuning
+        cap = f"at most {tuning.num_programs}" if tuning.num_programs else "as many as fill the GPU"
+        lines = [f"triton: programs of a launch: {cap} ({PROGRAMS_VARIABLE})"]
+        return "\n".join((*lines, *self._store.explain().splitlines()))
 
     def copy_runs(self, dst: Sequence[Tensor], src: Sequence[Tensor], runs: Tensor) -> None:
         """See `Implementation`."""
@@ -116,7 +124,7 @@ class TritonKernels:
         return self.launcher.tuned(op, run_bytes, len(offsets) * prod(loop[0] for loop in loops))
 
 
-def default_launcher(environment: Mapping[str, str]) -> Launcher:
+def default_launcher(environment: Mapping[str, str], store: autotune.Store) -> Launcher:
     """Starts kernels on the GPU, as measured on the current one if it was; see `autotune`.
 
     The cap on programs is the operator's: if the environment has one, measurements do not change
@@ -125,7 +133,6 @@ def default_launcher(environment: Mapping[str, str]) -> Launcher:
     tuning = tuning_of(environment)
     if not torch.cuda.is_available():
         return TritonLauncher(tuning)
-    store = autotune.Store(autotune.default_folder(environment))
     table = store.load(stopwatches.device_of(torch.device("cuda")))
     held = frozenset({"num_programs"}) if PROGRAMS_VARIABLE in environment else frozenset()
     return TritonLauncher(tuning, table.best, held)

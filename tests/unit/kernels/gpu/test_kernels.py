@@ -16,7 +16,7 @@ from transload_kernels import autotune, stopwatches
 from transload_kernels.autotune import Candidate
 from transload_kernels.errors import Unsupported
 from transload_kernels.formats import Format, ScalePlace
-from transload_kernels.gpu import TritonKernels, conversion, kernels
+from transload_kernels.gpu import TritonKernels, conversion
 from transload_kernels.gpu.compiled import RecordingLauncher
 from transload_kernels.gpu.launch import Tuning
 from transload_kernels.gpu.launcher import TritonLauncher, options_of
@@ -257,17 +257,32 @@ def test_kernels_ask_what_was_measured_of_their_size(monkeypatch: pytest.MonkeyP
     assert asked == [("copy_runs", 32, 2), ("relayout_rows", 512, 96), ("digest_blocks", 64, 32)]
 
 
-def test_a_gpus_file_is_read_and_the_operators_cap_holds(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    device = autotune.Device("a GPU", "1", "2")
+DEVICE = autotune.Device("a GPU", "1", "2")
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> autotune.Store:
+    """Of a machine with a GPU."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(stopwatches, "device_of", lambda where: device)
-    environment = {"XDG_CACHE_HOME": str(tmp_path)}
+    monkeypatch.setattr(stopwatches, "device_of", lambda where: DEVICE)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return autotune.Store(autotune.default_folder({"XDG_CACHE_HOME": str(tmp_path)}))
+
+
+def test_a_gpus_file_is_read_and_the_operators_cap_holds(
+    store: autotune.Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     cell = autotune.Cell("zero_tail", 64, 8, BETTER[512], 1.0)
-    store = autotune.Store(autotune.default_folder(environment))
-    store.save(device, autotune.Table([cell]))
-    launcher = kernels.default_launcher(environment)
-    assert launcher.tuned("zero_tail", 64, 8).tuning == Tuning(99, 4096)
-    launcher = kernels.default_launcher({**environment, "TRANSLOAD_KERNELS_SMS": "4"})
-    assert launcher.tuned("zero_tail", 64, 8).tuning == Tuning(4, 4096)
+    store.save(DEVICE, autotune.Table([cell]))
+    assert TritonKernels().launcher.tuned("zero_tail", 64, 8).tuning == Tuning(99, 4096)
+    monkeypatch.setenv("TRANSLOAD_KERNELS_SMS", "4")
+    made = TritonKernels()
+    assert made.launcher.tuned("zero_tail", 64, 8).tuning == Tuning(4, 4096)
+    assert made.explain() == "triton: programs of a launch: at most 4 (TRANSLOAD_KERNELS_SMS)"
+
+
+def test_a_broken_file_is_told_to_who_asks(store: autotune.Store) -> None:
+    store.save(DEVICE, autotune.Table()).write_bytes(b"{")
+    made = TritonKernels()
+    assert made.launcher.tuned("zero_tail", 64, 8).tuning == Tuning()
+    assert made.explain().splitlines()[1].startswith("autotune: ignored ")
