@@ -186,16 +186,6 @@ def _choices() -> list[ConvertCase]:
             vllm("LBNHC", DIMS),
             **end,
         ),
-        ConvertCase(
-            "null-blocks-that-a-replica-has",
-            "either of two replicas has lost a block, and each has what the other has not",
-            [
-                Source(replicas[0], {0: [0, 2]}, "lossless"),
-                Source(replicas[1], {0: [4, 0]}, "lossless"),
-            ],
-            vllm("LBHNC", DIMS),
-            **end,
-        ),
     ]
 
 
