@@ -137,44 +137,56 @@ def _launch(
     formats: tuple[Format, Format],
     scales: tuple[ScalePlace | None, ScalePlace | None],
 ) -> None:
-    src_format, dst_format = formats
     num_strips = rows.num_elements // rows.strip
-    tile = _tile_of(launcher, rows, num_strips, dst_format)
+    tile = _tile_of(launcher, rows, num_strips, formats[1])
     col_tiles = ceil_div(rows.strip, tile.cols)
-    if (num_strips * col_tiles) >= MAX_INDEX:
+    if num_strips * col_tiles >= MAX_INDEX:
         raise Unsupported(f"triton: rows of {rows.num_elements} elements")
     offsets, loops = spread(rows.offsets, rows.loops, MAX_LOOPS - 1, num_strips * col_tiles)
     block_strips = num_strips * prod(loop[0] for loop in loops)
-    src_scales, dst_scales = scales
-    is_split = src_format.element == "u4" and rows.strip % 2 != 0
-    per_strip = (
-        *divisor(num_strips),
-        0 if is_split else rows.strip * ELEMENT_BITS[src_format.element] // 8,
-        rows.strip * ELEMENT_BITS[dst_format.element] // 8,
-        dst_scales.group_stride if dst_scales else 0,
-    )
     constants = _constants(rows, formats, tile, loops_variant(len(loops) + 1))
-    constants["IS_SPLIT"] = is_split
+    scalars = _scalars(rows, formats, scales)
     most = (MAX_INDEX - 1) // (block_strips * col_tiles)
     for first in range(0, len(offsets[0]), most):
-        tables = [sent(side[first : first + most], dst.device) for side in offsets]
-        num_lines = len(tables[0]) * block_strips
+        # Scales have the offsets of their side, as long as no loop was worked into them.
+        once = {id(side): sent(side[first : first + most], dst.device) for side in offsets}
+        num_lines = len(once[id(offsets[0])]) * block_strips
         num_tiles = ceil_div(num_lines, tile.rows) * col_tiles
         launcher.launch(
             convert_kernel,
             min(num_tiles, launcher.num_programs(dst.device)),
             dst.device,
             (
-                *(dst, src, *tables, num_lines, rows.strip, num_tiles, *divisor(col_tiles)),
-                *(src_format.scale_value, dst_format.scale_value),
-                *divisor(src_format.group_elements or rows.num_elements)[1:],
-                src_scales.delta if src_scales else 0,
-                src_scales.group_stride if src_scales else 0,
-                dst_scales.delta if dst_scales else 0,
-                *(*per_strip, *loop_arguments(loops, 4, MAX_LOOPS - 1)),
+                *(dst, src, *(once[id(side)] for side in offsets), num_lines, rows.strip),
+                *(num_tiles, *divisor(col_tiles), *scalars),
+                *loop_arguments(loops, 4, MAX_LOOPS - 1),
             ),
             constants,
         )
+
+
+def _scalars(
+    rows: _Rows,
+    formats: tuple[Format, Format],
+    scales: tuple[ScalePlace | None, ScalePlace | None],
+) -> tuple[float, ...]:
+    """The kernel's parameters from `src_value` to those of loop 0, the strips of a row."""
+    src_format, dst_format = formats
+    none = ScalePlace(0, (), 0)
+    src_scales, dst_scales = scales[0] or none, scales[1] or none
+    return (
+        *(src_format.scale_value, dst_format.scale_value),
+        *divisor(src_format.group_elements or rows.num_elements)[1:],
+        *(src_scales.delta, src_scales.group_stride, dst_scales.delta),
+        *divisor(rows.num_elements // rows.strip),
+        0 if _is_split(rows, src_format) else rows.strip * ELEMENT_BITS[src_format.element] // 8,
+        *(rows.strip * ELEMENT_BITS[dst_format.element] // 8, dst_scales.group_stride),
+    )
+
+
+def _is_split(rows: _Rows, src_format: Format) -> bool:
+    """Whether strips begin within the source's bytes."""
+    return src_format.element == "u4" and rows.strip % 2 != 0
 
 
 def _tile_of(launcher: Launcher, rows: _Rows, num_strips: int, dst_format: Format) -> Tile:
@@ -202,4 +214,5 @@ def _constants(
         **{"ROWS": tile.rows, "COLS": tile.cols, "LOOPS": variant},
         "HAS_ONE_SCALE": src.group_elements % rows.strip == 0,
         "ALIGNED_SCALES": rows.has_aligned_scales,
+        "IS_SPLIT": _is_split(rows, src),
     }

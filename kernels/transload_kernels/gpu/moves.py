@@ -143,9 +143,7 @@ def _launch_rows(
 ) -> None:
     if not len(offsets[0]) or not row_bytes or not prod(loop[0] for loop in loops):
         return
-    both = fold([(count, dst_stride, src_stride) for count, src_stride, dst_stride in loops])
-    if both and both[-1][1:] == (row_bytes, row_bytes):
-        row_bytes, both = row_bytes * both[-1][0], both[:-1]
+    row_bytes, both = _merged(row_bytes, loops)
     width = _row_width(buffers, offsets, row_bytes, both)
     num_units = max(row_bytes // width, 1)
     sides, both = spread(
@@ -156,7 +154,6 @@ def _launch_rows(
         len(sides[0]) * block_rows, num_units, launcher.tuning.tile_units, LINE_BYTES // width
     )
     col_tiles = ceil_div(num_units, tile.cols)
-    variant = loops_variant(len(both))
     most = (MAX_INDEX - 1) // (block_rows * col_tiles)
     for first in range(0, len(sides[0]), most):
         tables = [sent(side[first : first + most], buffers[0].device) for side in sides]
@@ -172,10 +169,23 @@ def _launch_rows(
                 *loop_arguments([(count, src, dst) for count, dst, src in both], 2),
             ),
             {
-                **{"WIDTH": width, "ROWS": tile.rows, "COLS": tile.cols, "LOOPS": variant},
+                **{
+                    "WIDTH": width,
+                    "ROWS": tile.rows,
+                    "COLS": tile.cols,
+                    "LOOPS": loops_variant(len(both)),
+                },
                 **{"HAS_LENGTHS": False, "HAS_TAIL": row_bytes % width != 0, "IS_ZERO": is_zero},
             },
         )
+
+
+def _merged(row_bytes: int, loops: tuple[Loop, ...]) -> tuple[int, tuple[tuple[int, ...], ...]]:
+    """Longer rows under fewer loops, of (count, destination stride, source stride)."""
+    both = fold([(count, dst_stride, src_stride) for count, src_stride, dst_stride in loops])
+    if both and both[-1][1:] == (row_bytes, row_bytes):
+        return row_bytes * both[-1][0], both[:-1]
+    return row_bytes, both
 
 
 def _row_width(

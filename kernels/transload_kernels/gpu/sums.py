@@ -1,7 +1,7 @@
 """Digests of blocks: how they become launches of `digest_kernel`."""
 
 from math import prod
-from typing import Final
+from typing import Final, NamedTuple
 
 import torch
 from torch import Tensor
@@ -71,45 +71,64 @@ def _add_words(
 ) -> None:
     if loops and loops[-1][1] == row_bytes:
         row_bytes, loops = row_bytes * loops[-1][0], loops[:-1]
-    width = common_width(
-        src.data_ptr(), offsets_width(offsets), row_bytes, *(stride for _, stride in loops)
+    strides = [stride for _, stride in loops]
+    width = common_width(src.data_ptr(), offsets_width(offsets), row_bytes, *strides)
+    shape = _shape(launcher, row_bytes, prod(loop[0] for loop in loops))
+    if len(loops) > MAX_LOOPS or shape.num_indices >= MAX_INDEX:
+        raise Unsupported(f"triton: a digest over {len(loops)} loops of {shape.num_rows} rows")
+    wanted = max(
+        ceil_div(2 * launcher.num_programs(src.device), len(offsets)),
+        ceil_div(shape.num_tiles, PART_TILES),
     )
-    num_rows = prod(loop[0] for loop in loops)
-    num_bytes = row_bytes * num_rows
-    is_split = row_bytes % 8 != 0
-    size = max(launcher.tuning.tile_units // 2, 8)
-    if is_split:
-        tile = Tile(1, min(power_of_two(ceil_div(num_bytes, 8)), size))
-        col_tiles, num_tiles = 1, ceil_div(num_bytes, 8 * tile.cols)
-    else:
-        tile = tile_of(num_rows, row_bytes // 8, size, LINE_BYTES // 8)
-        col_tiles = ceil_div(row_bytes // 8, tile.cols)
-        num_tiles = ceil_div(num_rows, tile.rows) * col_tiles
-    if len(loops) > MAX_LOOPS or max(num_tiles, num_rows, is_split * num_bytes) >= MAX_INDEX:
-        raise Unsupported(f"triton: a digest over {len(loops)} loops of {num_bytes} bytes")
-    wanted = ceil_div(2 * launcher.num_programs(src.device), len(offsets))
-    part_tiles = ceil_div(num_tiles, min(max(wanted, ceil_div(num_tiles, PART_TILES)), num_tiles))
-    num_parts = ceil_div(num_tiles, part_tiles)
+    part_tiles = ceil_div(shape.num_tiles, min(wanted, shape.num_tiles))
+    num_parts = ceil_div(shape.num_tiles, part_tiles)
     most = (MAX_INDEX - 1) // num_parts
     for first in range(0, len(offsets), most):
-        share = offsets[first : first + most]
+        share = sent(offsets[first : first + most], src.device)
         num_items = len(share) * num_parts
         launcher.launch(
             digest_kernel,
             min(num_items, launcher.num_programs(src.device)),
             src.device,
             (
-                *(digests[first : first + most], src, sent(share, src.device), num_items),
-                *(*divisor(num_parts), part_tiles, num_rows, row_bytes // 8),
-                *(
-                    *divisor(row_bytes if is_split else 1),
-                    num_bytes,
-                    *divisor(col_tiles),
-                    *loop_arguments(loops, 1),
-                ),
+                *(digests[first : first + most], src, share, num_items),
+                *(*divisor(num_parts), part_tiles, shape.num_rows, row_bytes // 8),
+                *(*divisor(row_bytes if shape.is_split else 1), row_bytes * shape.num_rows),
+                *(*divisor(shape.col_tiles), *loop_arguments(loops, 1)),
             ),
             {
-                **{"WIDTH": width, "ROWS": tile.rows, "COLS": tile.cols},
-                **{"LOOPS": loops_variant(len(loops)), "IS_SPLIT": is_split},
+                **{"WIDTH": width, "ROWS": shape.tile.rows, "COLS": shape.tile.cols},
+                **{"LOOPS": loops_variant(len(loops)), "IS_SPLIT": shape.is_split},
             },
         )
+
+
+class _Shape(NamedTuple):
+    """How a block's words are cut.
+
+    Attributes:
+        num_rows: Of the block.
+        tile: Words of a program's step.
+        num_tiles, col_tiles: Of the block, and of a row of it.
+        is_split: Words may end in another row than they begin in.
+        num_indices: The largest number that the kernel divides.
+    """
+
+    num_rows: int
+    tile: Tile
+    num_tiles: int
+    col_tiles: int
+    is_split: bool
+    num_indices: int
+
+
+def _shape(launcher: Launcher, row_bytes: int, num_rows: int) -> _Shape:
+    size = max(launcher.tuning.tile_units // 2, 8)
+    if row_bytes % 8:
+        num_bytes = row_bytes * num_rows
+        tile = Tile(1, min(power_of_two(ceil_div(num_bytes, 8)), size))
+        return _Shape(num_rows, tile, ceil_div(num_bytes, 8 * tile.cols), 1, True, num_bytes)
+    tile = tile_of(num_rows, row_bytes // 8, size, LINE_BYTES // 8)
+    col_tiles = ceil_div(row_bytes // 8, tile.cols)
+    num_tiles = ceil_div(num_rows, tile.rows) * col_tiles
+    return _Shape(num_rows, tile, num_tiles, col_tiles, False, max(num_tiles, num_rows))

@@ -51,12 +51,8 @@ def transpose_pages(
             (*loops, rows),
         )
         return
-    src_aligned = common_width(
-        src.data_ptr(), offsets_width(src_offsets), *(loop[1] for loop in loops)
-    )
-    dst_aligned = common_width(
-        dst.data_ptr(), offsets_width(dst_offsets), *(loop[2] for loop in loops)
-    )
+    src_aligned = _side_width(src, src_offsets, [loop[1] for loop in loops])
+    dst_aligned = _side_width(dst, dst_offsets, [loop[2] for loop in loops])
     aligned = common_width(src_aligned, dst_aligned, *rows[1:], *cols[1:], element_bytes)
     if aligned < element_bytes:
         loops = (*loops, (element_bytes // aligned, aligned, aligned))
@@ -70,6 +66,10 @@ def transpose_pages(
         *(launcher, dst, src, dst_offsets, src_offsets, (rows, cols), loops),
         (element_bytes, src_width, dst_width),
     )
+
+
+def _side_width(buffer: Tensor, offsets: Tensor, strides: list[int]) -> int:
+    return common_width(buffer.data_ptr(), offsets_width(offsets), *strides)
 
 
 def _turned(tile: tuple[Loop, Loop], element_bytes: int) -> tuple[Loop, Loop]:
@@ -91,7 +91,7 @@ def _launch(
     loops: tuple[Loop, ...],
     widths: tuple[int, int, int],
 ) -> None:
-    element_bytes, src_width, dst_width = widths
+    element_bytes = widths[0]
     (num_rows, src_row, dst_row), (num_cols, src_col, dst_col) = tile
     size = launcher.tuning.tile_units * UNIT_BYTES // element_bytes
     rows = min(power_of_two(num_rows), max(LINE_BYTES // element_bytes, 32))
@@ -117,8 +117,7 @@ def _launch(
                 *loop_arguments([(count, s, d) for count, d, s in both], 2),
             ),
             {
-                **{"ELEMENT_BYTES": element_bytes, "SRC_WIDTH": src_width},
-                **{"DST_WIDTH": dst_width, "BATCH": batch, "ROWS": rows, "COLS": cols},
-                "LOOPS": loops_variant(len(both)),
+                **dict(zip(("ELEMENT_BYTES", "SRC_WIDTH", "DST_WIDTH"), widths, strict=True)),
+                **{"BATCH": batch, "ROWS": rows, "COLS": cols, "LOOPS": loops_variant(len(both))},
             },
         )
