@@ -165,9 +165,6 @@ def _choices() -> list[ConvertCase]:
     blocks: list[Blocks] = [{0: [5, 2]}, {0: [3, 4]}, {0: [1, 2]}]
     spans = ((1, 3), (0, 2), (2, 4))
     middle = [rank_of_heads("LBNHC", FOUR, *span, 4) for span in spans]
-    replicas = [
-        vllm("LBNHC", DIMS, owner={"heads": [0, 2, 2], "replica": [i, 2]}) for i in range(2)
-    ]
     return [
         ConvertCase(
             "heads-that-overlap",
