@@ -6,16 +6,8 @@ from collections.abc import Iterator, Mapping
 from itertools import product
 from typing import Any
 
-from conformance.abi_from_the_document import (
-    AXES,
-    BITS,
-    FIELDS,
-    MUST,
-    ROLES,
-    Tree,
-    number,
-    write_json,
-)
+from conformance.abi_from_the_document_fields import AXES, BITS, FIELDS, MUST, ROLES, number
+from conformance.abi_from_the_document_spelling import Tree, write_json
 
 Index = Mapping[str, int]
 
@@ -36,8 +28,7 @@ def canonical(d: Tree) -> Tree:
 
 
 def _canonical_group(g: Tree) -> Tree:
-    alone = len(g["layers"]) == 1
-    old = [{**p, "layer_stride": 0} if alone else p for p in g["places"]]
+    old = plain_places(g)
     places: list[Tree] = []
     roles = []
     for role in sorted(g["roles"], key=lambda r: str(r["role"])):
@@ -45,11 +36,20 @@ def _canonical_group(g: Tree) -> Tree:
         if place not in places:
             places.append(place)
         roles.append({**role, "place": places.index(place), "terms": _merged(role["terms"])})
-    tokens = g["owner"]["tokens"]
-    if tokens["size"] == 1:
-        tokens = {**tokens, "interleave": 1}
-    owner = {**g["owner"], "tokens": tokens}
+    owner = {**g["owner"], "tokens": plain_tokens(g)}
     return {**g, "places": places, "roles": roles, "owner": owner}
+
+
+def plain_places(g: Tree) -> list[Tree]:
+    """The places of a group, equal where the canonical form makes one of them."""
+    alone = len(g["layers"]) == 1
+    return [{**place, "layer_stride": 0} if alone else place for place in g["places"]]
+
+
+def plain_tokens(g: Tree) -> Tree:
+    """The token slice of a group, in canonical form."""
+    tokens: Tree = g["owner"]["tokens"]
+    return {**tokens, "interleave": 1} if tokens["size"] == 1 else tokens
 
 
 def _merged(terms: list[list[Any]]) -> list[list[Any]]:
@@ -170,9 +170,8 @@ FLOATS: dict[str, tuple[int, int, int, float, str]] = {
 def decode(dtype: str, element: int) -> float:
     """The value of an element."""
     bits = BITS[dtype]
-    if dtype not in FLOATS:
-        signed = dtype != "u8" and element >> (bits - 1)
-        return float(element - (1 << bits) if signed else element)
+    if dtype == "i8":
+        return float(element - 256 if element >= 128 else element)
     width, digits, bias, _, special = FLOATS[dtype]
     sign = -1.0 if element >> (bits - 1) else 1.0
     size = element & ((1 << (bits - 1)) - 1)
@@ -186,12 +185,10 @@ def decode(dtype: str, element: int) -> float:
 
 
 def encode(dtype: str, value: float) -> int:
-    """The element nearest to a value, ties to even."""
+    """The element nearest to a value, ties to even; 8-bit types have no infinities (8)."""
     bits = BITS[dtype]
-    if dtype not in FLOATS:
-        low, high = (0, 255) if dtype == "u8" else (-(1 << (bits - 1)), (1 << (bits - 1)) - 1)
-        value = 0.0 if math.isnan(value) else min(max(value, low), high)
-        return round(value) % (1 << bits)
+    if dtype == "i8":
+        return 0 if math.isnan(value) else round(min(max(value, -128.0), 127.0)) % 256
     width, digits, bias, largest, special = FLOATS[dtype]
     negative = math.copysign(1.0, value) < 0
     sign = int(negative) << (bits - 1)
@@ -220,7 +217,7 @@ def single(value: float) -> float:
     return decode("f32", encode("f32", value))
 
 
-def places_of(g: Tree, role: Tree, layer: int, block: int, index: Index) -> tuple[str, int]:
+def place_of(g: Tree, role: Tree, layer: int, block: int, index: Index) -> tuple[str, int]:
     """The pool and the first byte of an element (3)."""
     place = g["places"][role["place"]]
     name = place["pools"][layer if len(place["pools"]) > 1 else 0]
@@ -229,6 +226,11 @@ def places_of(g: Tree, role: Tree, layer: int, block: int, index: Index) -> tupl
     for axis, div, extent, stride in role["terms"]:
         bit += index[axis] // div % extent * stride
     return name, bit // 8
+
+
+def places_used(g: Tree) -> list[Tree]:
+    """The places of a group that a role is in."""
+    return [g["places"][at] for at in sorted({role["place"] for role in g["roles"]})]
 
 
 def role_of(g: Tree, name: str) -> Tree:
@@ -243,30 +245,30 @@ class Cache:
         """Both are kept, not copied."""
         self.descriptor, self.pools = descriptor, pools
 
-    def get(self, g: Tree, name: str, layer: int, block: int, index: Index) -> int:
+    def get(self, name: str, g: Tree, layer: int, block: int, index: Index) -> int:
         """The raw element of a role."""
         role = role_of(g, name)
-        pool, byte = places_of(g, role, layer, block, index)
+        pool, byte = place_of(g, role, layer, block, index)
         return int.from_bytes(self.pools[pool][byte : byte + role["bits"] // 8], "little")
 
-    def put(self, g: Tree, name: str, layer: int, block: int, index: Index, element: int) -> None:
+    def put(self, name: str, g: Tree, layer: int, block: int, index: Index, element: int) -> None:
         """Write the raw element of a role."""
         role = role_of(g, name)
-        pool, byte = places_of(g, role, layer, block, index)
+        pool, byte = place_of(g, role, layer, block, index)
         size = role["bits"] // 8
         self.pools[pool][byte : byte + size] = element.to_bytes(size, "little")
 
-    def value(self, g: Tree, name: str, layer: int, block: int, index: Index) -> float:
+    def value(self, name: str, g: Tree, layer: int, block: int, index: Index) -> float:
         """The value of an element under the group's codec (5)."""
-        plain = decode(role_of(g, name)["dtype"], self.get(g, name, layer, block, index))
+        plain = decode(role_of(g, name)["dtype"], self.get(name, g, layer, block, index))
         codec = g["codec"]["id"]
         if codec == "fp8_per_tensor":
             return single(plain * number(g["codec"]["params"][f"scales.{name}"][layer]))
         if codec == "per_token_head" and name in "kv":
-            return single(plain * decode("f32", self.get(g, f"{name}_scale", layer, block, index)))
+            return single(plain * decode("f32", self.get(f"{name}_scale", g, layer, block, index)))
         if codec == "fp8_ds_mla_656" and name == "latent":
             at = {"N": index["N"], "G": index["D"] // 128}
-            return single(plain * decode("f32", self.get(g, "latent_scale", layer, block, at)))
+            return single(plain * decode("f32", self.get("latent_scale", g, layer, block, at)))
         return plain
 
 

@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
-from conformance.abi_from_the_document import RefusedError, read, write_twin
-from conformance.abi_from_the_document_moves import check, run, vectors
+from conformance.abi_from_the_document import read
+from conformance.abi_from_the_document_moves import PlanError, Request, Side, inline_scale, move
+from conformance.abi_from_the_document_spelling import RefusedError, parse_twin, write_twin
 from conformance.abi_from_the_document_values import (
     Cache,
     canonical,
@@ -23,6 +24,7 @@ from conformance.abi_from_the_document_values import (
     fingerprints,
     text_of,
 )
+from conformance.abi_from_the_document_vectors import check, load, run, vectors
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
@@ -40,8 +42,9 @@ def test_a_vector(name: str) -> None:
 
 
 def test_no_vector_is_left_out() -> None:
-    index = json.loads((ABI / "refused" / "index.json").read_text())
-    assert {f"refused/{entry['file']}" for entry in index} <= set(NAMES)
+    for kind in ("accepted", "refused"):
+        index = json.loads((ABI / kind / "index.json").read_text())
+        assert {f"{kind}/{entry['file']}" for entry in index} <= set(NAMES)
     for kind in ("decode", "convert"):
         assert {f"{kind}/{p.name}" for p in (ABI / kind).iterdir()} <= set(NAMES)
 
@@ -71,6 +74,39 @@ def test_an_accepted_document_is_not_refused(tmp_path: Path) -> None:
     assert run(tmp_path) == ["refused/plain.json: is not refused"]
 
 
+@pytest.mark.parametrize(
+    ("source", "target", "request_", "holds"),
+    [
+        ([5, 2], [1, 3], Request(16), True),
+        ([5, 2], [1, 3], Request(16, 8), True),
+        ([5, 2], [3], Request(16, 8), True),
+        ([2], [3], Request(16, 8), True),
+        ([2], [], Request(16, 16), True),
+        ([5, 2], [0, 3], Request(16), True),
+        ([2], [0, 3], Request(16), True),
+        ([5, 2], [3], Request(16), False),
+        ([5, 2, 1], [1, 3], Request(16), False),
+        ([5, 2], [1, 3, 4], Request(16), False),
+        ([5, 2], [1, 3], Request(16, 24), False),
+        ([5, 5], [1, 3], Request(16), True),
+        ([5, 2], [1, 6], Request(16), False),
+    ],
+)
+def test_lists_that_fit(
+    source: list[int], target: list[int], request_: Request, holds: bool
+) -> None:
+    folder = ABI / "convert" / "lbhnc-to-lbnhc"
+    old = Side(load(folder / "src-0.json", folder / "src-0"), {0: source})
+    new = Side(load(folder / "dst.json"), {0: target})
+    before = bytes(new.cache.pools["kv"])
+    if holds:
+        move([old], new, request_)
+    else:
+        with pytest.raises(PlanError):
+            move([old], new, request_)
+        assert new.cache.pools["kv"] == before
+
+
 def example() -> dict[str, Any]:
     text = DOCUMENT.read_text().split("## 11.")[1]
     block = re.findall(r"```json\n(.*?)```", text, re.DOTALL)[0]
@@ -98,7 +134,7 @@ def test_the_values_of_the_example() -> None:
     cache = Cache(d, {"kv": pool})
     got = {
         role: [
-            [cache.value(d["groups"][0], role, 0, 1, {"H": 0, "N": n, "D": i}) for i in range(4)]
+            [cache.value(role, d["groups"][0], 0, 1, {"H": 0, "N": n, "D": i}) for i in range(4)]
             for n in range(2)
         ]
         for role in "kv"
@@ -107,10 +143,64 @@ def test_the_values_of_the_example() -> None:
     assert got["v"] == [[-1, -2, -3, -4], [0.5, 0.25, 0.125, 0]]
 
 
-def test_a_group_that_does_not_travel_has_a_twin() -> None:
+@pytest.mark.parametrize(
+    ("number", "spelled"),
+    [
+        (-1, "ff"),
+        (-32, "e0"),
+        (-33, "d0df"),
+        (-128, "d080"),
+        (-129, "d1ff7f"),
+        (-(2**15) - 1, "d2ffff7fff"),
+        (-(2**31) - 1, "d3ffffffff7fffffff"),
+        (200, "ccc8"),
+        (2**53 - 1, "cf001fffffffffffff"),
+    ],
+)
+def test_integers_of_a_twin(number: int, spelled: str) -> None:
+    assert write_twin(number).hex() == spelled
+    assert parse_twin(bytes.fromhex(spelled)) == number
+
+
+@pytest.mark.parametrize("spelled", ["d0e0", "d00a", "d1ff80", "d2ffff8000", "d100c8"])
+def test_integers_in_a_longer_form(spelled: str) -> None:
+    with pytest.raises(RefusedError):
+        parse_twin(bytes.fromhex(spelled))
+
+
+def test_what_no_file_says_of_numbers_and_texts() -> None:
     tree = json.loads(text_of(example()))
-    tree["groups"][0]["transferable"] = False
-    assert read(write_twin(tree), twin=True) == read(json.dumps(tree).encode())
+    tree["model"]["rope"] = {"state": "applied", "params": {"shift": -3, "of": ["a", -(2**53) + 1]}}
+    tree["x_note"] = {"of": [None, True, -5, {"deep": "er"}]}
+    assert read(json.dumps(tree).encode()) == read(write_twin(tree), twin=True)
+    for wrong in ({"\u00e4": 1}, "\u0085", -(2**53), {"a": "b" * 513}):
+        tree["x_note"] = wrong
+        with pytest.raises(RefusedError):
+            read(json.dumps(tree).encode())
+
+
+@pytest.mark.parametrize(
+    ("dtype", "value", "element"),
+    [
+        ("i8", math.nan, 0),
+        ("i8", -math.inf, 0x80),
+        ("i8", 2.5, 2),
+        ("e4m3", math.inf, 0x7E),
+        ("e5m2", -math.inf, 0xFB),
+        ("e4m3fnuz", 1e9, 0x7F),
+        ("e4m3fnuz", -1e-9, 0),
+        ("f16", 65520.0, 0x7C00),
+    ],
+)
+def test_what_is_beyond_a_type(dtype: str, value: float, element: int) -> None:
+    assert encode(dtype, value) == element
+
+
+def test_inline_scales() -> None:
+    assert inline_scale("i8", [1.0, -254.0, math.nan]) == 2.0
+    assert inline_scale("e4m3", [0.0, math.nan]) == 1.0
+    assert inline_scale("e4m3", [2.0**-149]) == 1.0
+    assert inline_scale("e4m3fnuz", [math.inf]) == inline_scale("e4m3fnuz", [3.4028234663852886e38])
 
 
 @pytest.mark.parametrize("field", ["window", "table", "tokens_per_block"])
@@ -154,7 +244,7 @@ def test_only_the_document_was_used(module: Path) -> None:
 def test_nothing_of_the_project_is_loaded() -> None:
     code = (
         "import sys; sys.path.insert(0, sys.argv[1])\n"
-        "import conformance.abi_from_the_document_moves\n"
+        "import conformance.abi_from_the_document_vectors\n"
         "print([name for name in sys.modules if name.startswith('transload')])"
     )
     told = subprocess.run(
