@@ -241,6 +241,8 @@ def _check_owner(group: Group, path: str) -> None:
         raise Contradiction(f"no rank {tokens.rank} of {tokens.size}", f"{tokens_path}.rank")
     if tokens.size == 1:
         return
+    if group.kind in ("recurrent", "ring"):
+        raise Contradiction(f"a group of kind {group.kind!r} is not shared by tokens", tokens_path)
     if group.tokens_per_state != (1, 1):
         raise Contradiction("only states of one token each are shared among ranks", tokens_path)
     small, large = sorted((tokens.interleave, group.tokens_per_block))

@@ -85,10 +85,14 @@ def _identity_differences(a: Model, b: Model) -> Iterator[Difference]:
     elif a.revision != b.revision:
         words = (a.revision or "unknown", b.revision or "unknown")
         yield _differ("model.revision", f"revision of {a.name}", words, "refused")
+    elif not a.revision:
+        words = (_weights_words(a), _weights_words(b))
+        note = "no revision either, so nobody can tell whether it is the same model"
+        yield _differ("model.weights", "weights", words, "refused", note)
 
 
 def _weights_words(model: Model) -> str:
-    return f"{model.name} {model.weights[:15]}..."
+    return f"{model.name} {model.weights[:15]}..." if model.weights else "unknown"
 
 
 def _rope_differences(a: Model, b: Model) -> Iterator[Difference]:

@@ -26,9 +26,10 @@ SLOW = settings(
 
 
 def known(d: Descriptor) -> Descriptor:
-    """With a rotary embedding that is known; all blocks are held, all groups travel."""
+    """With a model that is known, and its rotation; all blocks are held, all groups travel."""
     groups = tuple(replace(group, transferable=True, null_block=None) for group in d.groups)
-    return replace(d, model=replace(d.model, rope=Rope("applied")), groups=groups)
+    model = replace(d.model, revision="main", rope=Rope("applied"))
+    return replace(d, model=model, groups=groups)
 
 
 @st.composite

@@ -126,7 +126,7 @@ def groups_of(draw: st.DrawFn, layers: tuple[int, ...], name: str) -> tuple[Grou
             if "k" in role_set
             else (0, 1, 1),
             tokens=draw(st.sampled_from([TokenSlice(), TokenSlice(1, 2, tokens)]))
-            if states == (1, 1)
+            if states == (1, 1) and kind not in ("recurrent", "ring")
             else TokenSlice(),
             replica=draw(st.sampled_from([(0, 1), (1, 2)])),
         ),

@@ -62,6 +62,13 @@ def _models() -> list[Refusal]:
             "model.revision",
         ),
         (
+            "model-unknown",
+            "one name, a digest on one side alone and no revision: it may be another model",
+            _cache(),
+            _unnamed(),
+            "model.weights",
+        ),
+        (
             "adapter",
             "an adapter on one side",
             _cache(),

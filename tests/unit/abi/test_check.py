@@ -145,6 +145,15 @@ def test_interleaves_that_do_not(interleave: int) -> None:
         check(_with(owner=Owner((0, 4, 4), TokenSlice(1, 2, interleave))))
 
 
+def test_a_ring_is_not_shared_by_tokens() -> None:
+    ring = _with(kind="ring", window=8)
+    check(ring)
+    shared = replace(ring.groups[0], owner=Owner((0, 4, 4), TokenSlice(1, 2, 2)))
+    with pytest.raises(Contradiction, match="'ring' is not shared by tokens") as error:
+        check(replace(ring, groups=(shared,)))
+    assert error.value.path == "groups[0].owner.tokens"
+
+
 def _with(**changes: Any) -> Descriptor:
     one = vllm("LBHNC")
     return replace(one, groups=(replace(one.groups[0], **changes),))
@@ -175,7 +184,7 @@ def test_a_recurrent_group() -> None:
         check(_state(owner=Owner((0, 2, 4))))
     with pytest.raises(Contradiction, match="kind 'recurrent' has no window, got 4"):
         check(_state(window=4))
-    with pytest.raises(Contradiction, match="only states of one token each"):
+    with pytest.raises(Contradiction, match="'recurrent' is not shared by tokens"):
         check(_state(owner=Owner(tokens=TokenSlice(0, 2, 16))))
     with pytest.raises(Contradiction, match="one state in a block"):
         check(_state(tokens_per_state=(8, 1)))

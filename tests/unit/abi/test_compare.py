@@ -224,6 +224,20 @@ REFUSALS = [
         "revision of tiny: a1 at the source, unknown at the destination",
     ),
     (
+        model(),
+        model(weights=""),
+        "model.weights",
+        "weights: tiny sha256:00000000... at the source, unknown at the destination: "
+        "no revision either, so nobody can tell whether it is the same model",
+    ),
+    (
+        model(weights=""),
+        model(weights=""),
+        "model.weights",
+        "weights: unknown at the source, unknown at the destination: "
+        "no revision either, so nobody can tell whether it is the same model",
+    ),
+    (
         model(name="a", weights="sha256:" + "1" * 64),
         model(name="b", weights="sha256:" + "2" * 64),
         "model.weights",
@@ -292,6 +306,12 @@ REFUSALS = [
 def test_what_is_refused(src: Descriptor, dst: Descriptor, path: str, words: str) -> None:
     finding = only(compare(src, dst))
     assert (finding.verdict, finding.path, finding.reason) == ("refused", path, words)
+
+
+def test_a_revision_tells_the_model_where_a_digest_is_lacking() -> None:
+    for digest in ("", "sha256:" + "0" * 64):
+        src = model(weights=digest, revision="a1")
+        assert only(compare(src, model(weights="", revision="a1"))).verdict == "identical"
 
 
 def test_latents_and_heads_never_become_each_other() -> None:
