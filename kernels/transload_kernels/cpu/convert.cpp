@@ -122,6 +122,7 @@ TRANSLOAD_API void transload_convert_rows(uint8_t* dst, const uint8_t* src, uint
                                           int64_t num_elements, const int64_t* loops,
                                           int64_t num_loops, const Format* src_format,
                                           const Format* dst_format, int32_t threads) {
+  [[maybe_unused]] const Scope scope;  // A scale may be subnormal, too.
   const Numbers from(*src_format), to(*dst_format);
   const bool is_inline = from.is_inline() || to.is_inline();
   const Nest<4> nest({dst_offsets, src_offsets, dst_offsets, src_offsets}, n,

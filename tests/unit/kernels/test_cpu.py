@@ -1,0 +1,147 @@
+"""The C++ kernels beyond the conformance suite: streamed, split, portable, sanitised."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import subprocess
+import threading
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+import pytest
+import torch
+
+from support.kernel_cases import MOVES, Case, Outcome, assert_same, run
+from support.kernel_numbers import NUMBERS
+from transload_kernels import dispatch
+from transload_kernels.cpu import CpuKernels, build
+from transload_kernels.cpu.kernels import default_threads
+from transload_kernels.dispatch import Choice
+from transload_kernels.errors import BadArgument, Unsupported
+from transload_kernels.formats import Format
+
+FAMILIES = {family.__name__: family for family in (*MOVES, *NUMBERS)}
+
+# What large calls do, made to happen at any size; and what other processors run.
+SMALLEST = ("-DTRANSLOAD_STREAM_CALL_BYTES=0", "-DTRANSLOAD_MIN_BYTES_PER_THREAD=64")
+VARIANTS = {
+    "streamed, three threads": SMALLEST,
+    "portable": (*SMALLEST, "-DTRANSLOAD_PORTABLE"),
+    "sanitised": (*SMALLEST, "-fsanitize=undefined", "-fno-sanitize-recover", "-O1"),
+}
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    folder = tmp_path_factory.mktemp("kernels")
+
+    @cache
+    def compiled(variant: str) -> Path:
+        path = folder / f"{variant.replace(' ', '-')}.so"
+        units = [str(source) for source in build.sources() if source.suffix == ".cpp"]
+        command = [*build.find_compiler(), *build.flags(), *VARIANTS[variant]]
+        subprocess.run([*command, "-o", str(path), *units], check=True)
+        return path
+
+    return compiled
+
+
+@cache
+def specified(family: str) -> list[tuple[Case, Outcome]]:
+    return [(case, run(case, "reference")) for case in FAMILIES[family]()]
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_variant_does_what_the_reference_does(
+    variant: str,
+    family: str,
+    library: Callable[[str], Path],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    expected = specified(family)
+    kernels = CpuKernels(threads=3, library=library(variant))
+    monkeypatch.setattr(dispatch, "choose", lambda *_: Choice("cpu", kernels, "under test"))
+    for case, outcome in expected:
+        assert_same(case, run(case, "cpu"), outcome)
+
+
+def test_subnormal_numbers_count_where_the_process_flushes_them() -> None:
+    kernels = CpuKernels(threads=1)
+    src = torch.tensor([0x38], dtype=torch.uint8)  # 1.0
+    dst = torch.zeros(4, dtype=torch.uint8)
+    start = torch.zeros(1, dtype=torch.int64)
+    scaled = Format("e4m3", "tensor", 0, 2.0**-130)
+    torch.set_flush_denormal(True)
+    try:
+        kernels.convert_rows(dst, src, start, start, 1, (), scaled, Format("f32"), None, None)
+    finally:
+        torch.set_flush_denormal(False)
+    assert dst.view(torch.int32).tolist() == [1 << 19]
+
+
+def test_calls_from_several_threads_at_once() -> None:
+    kernels = CpuKernels(threads=2)
+    src = torch.arange(1 << 20, dtype=torch.int64).view(torch.uint8)
+    start, size = torch.zeros(1, dtype=torch.int64), len(src)
+    copies = [torch.zeros(size, dtype=torch.uint8) for _ in range(4)]
+
+    def copy(dst: torch.Tensor) -> None:
+        kernels.relayout_rows(dst, src, start, start, size, ())
+
+    threads = [threading.Thread(target=copy, args=(dst,)) for dst in copies]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert all(torch.equal(dst, src) for dst in copies)
+
+
+def test_a_child_may_use_what_its_parent_loaded() -> None:
+    kernels = CpuKernels(threads=2)
+    src = torch.full((8 << 20,), 7, dtype=torch.uint8)
+    dst, start = torch.zeros_like(src), torch.zeros(1, dtype=torch.int64)
+    kernels.relayout_rows(dst, src, start, start, len(src), ())
+    # The child leaves torch's own threads alone: they are not its.
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            kernels.zero_tail(dst, start, len(src), ())
+            kernels.relayout_rows(dst, src, start, start, len(src), ())
+            status = 0 if ctypes.string_at(dst.data_ptr(), 9) == b"\7" * 9 else 2
+        finally:
+            os._exit(status)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+@pytest.mark.parametrize(("cores", "threads"), [(1, 1), (2, 1), (6, 3), (64, 4)])
+def test_half_the_cores_at_most_four(
+    cores: int, threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("TRANSLOAD_KERNEL_THREADS", raising=False)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(cores)))
+    assert default_threads() == threads
+
+
+def test_the_environment_sets_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRANSLOAD_KERNEL_THREADS", "7")
+    assert CpuKernels().threads == 7
+
+
+@pytest.mark.parametrize("named", ["", "0", "-1", "two", "1025", "²"])
+def test_threads_that_are_no_number_are_refused(
+    named: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRANSLOAD_KERNEL_THREADS", named)
+    with pytest.raises(BadArgument, match=r"TRANSLOAD_KERNEL_THREADS: expected 1\.\.1024"):
+        default_threads()
+
+
+def test_what_cannot_be_loaded_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "torn.so"
+    path.write_bytes(b"\x7fELF")
+    with pytest.raises(Unsupported, match=r"remove them: .*torn\.so"):
+        CpuKernels(library=path)
