@@ -40,5 +40,9 @@ MAX_AXIS: Final = 1 << 20
 MAX_PIECES: Final = 1 << 18
 """Into how many pieces a page may be cut to see whether its parts overlap."""
 
+MAX_COPIES: Final = 1 << 16
+"""And conversions, of one piece of a pair. Keys and values of 1,024 layers in buffers of their own
+take 2,048."""
+
 MAX_QUOTED_CHARS: Final = 80
 """Of a stranger's text in an error message."""

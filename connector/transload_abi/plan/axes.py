@@ -3,8 +3,9 @@
 Knows nothing of groups or blocks. All strides and offsets are in bits.
 """
 
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
-from math import gcd
+from math import gcd, lcm
 from typing import Final, NamedTuple
 
 from transload_abi.errors import Refused
@@ -73,10 +74,54 @@ def restrict(axis: Digits, start: int, count: int) -> Digits | None:
     return tuple(kept)
 
 
-def axis_nests(src: Digits, src_start: int, dst: Digits, dst_start: int, count: int) -> list[Nest]:
+def spans(axes: Sequence[tuple[Digits, int]], count: int) -> Iterator[tuple[int, int]]:
+    """Few ranges (first, count) of `0..count` that all axes have digits for, as `restrict` says.
+
+    Usually one; as a rule each is the longest that can begin where the one before ends.
+
+    Args:
+        axes: Digits, and the index at which the axis begins.
+        count: At least one, and no more than any axis has.
+    """
+    first = 0
+    cut = {(tuple(row[0] for row in axis), start) for axis, start in axes if axis}
+    while first < count:
+        starts = [(divs, start + first) for divs, start in cut]
+        length = _longest(starts, count - first)
+        yield first, length
+        first += length
+
+
+def _longest(starts: Sequence[tuple[tuple[int, ...], int]], most: int) -> int:
+    """How many indices from the starts on have digits on all axes, whose `div`s are given."""
+    levels = [
+        max(level for level, div in enumerate(divs) if start % div == 0) for divs, start in starts
+    ]
+    while True:
+        units, room = [1], most
+        for (divs, start), level in zip(starts, levels, strict=True):
+            units.append(divs[level])
+            if level + 1 < len(divs):
+                room = min(room, divs[level + 1] - start % divs[level + 1])
+        unit = lcm(*units)
+        if unit <= room:
+            return room // unit * unit
+        coarsest = max(range(len(starts)), key=lambda at: starts[at][0][levels[at]])
+        levels[coarsest] -= 1
+
+
+def axis_nests(
+    src: Digits,
+    src_start: int,
+    dst: Digits,
+    dst_start: int,
+    count: int,
+    spend: Callable[[int], None] = lambda _: None,
+) -> list[Nest]:
     """Loops over `count` indices that begin at `src_start` and `dst_start`.
 
-    Usually one nest. Ranges that fit the digits badly come to several.
+    Usually one nest. Ranges that fit the digits badly come to several. `spend` is told how many
+    steps are about to be walked, and may raise.
 
     Raises:
         Refused: They fit so badly that it would take too long.
@@ -84,7 +129,7 @@ def axis_nests(src: Digits, src_start: int, dst: Digits, dst_start: int, count: 
     base = (offset(src, src_start), offset(dst, dst_start))
     src_digits, dst_digits = restrict(src, src_start, count), restrict(dst, dst_start, count)
     if src_digits is None or dst_digits is None:
-        _check_points(count)
+        _check_points(count, spend)
         points = [
             Nest(offset(src, src_start + i), offset(dst, dst_start + i)) for i in range(count)
         ]
@@ -96,7 +141,7 @@ def axis_nests(src: Digits, src_start: int, dst: Digits, dst_start: int, count: 
         for low, high in reversed([*pairwise(inner)])
     )
     step = inner[-1]
-    _check_points(count // step)
+    _check_points(count // step, spend)
     points = [
         Nest(base[0] + offset(src_digits, i), base[1] + offset(dst_digits, i), loops)
         for i in range(0, count, step)
@@ -104,9 +149,10 @@ def axis_nests(src: Digits, src_start: int, dst: Digits, dst_start: int, count: 
     return compress(points)
 
 
-def _check_points(count: int) -> None:
+def _check_points(count: int, spend: Callable[[int], None]) -> None:
     if count > MAX_POINTS:
         raise Refused(f"an axis would be walked in {count} steps, more than {MAX_POINTS}")
+    spend(count)
 
 
 def _even_cuts(cuts: list[int]) -> list[int]:

@@ -6,6 +6,7 @@ from typing import NamedTuple
 from transload_abi.compare import compare, match_groups
 from transload_abi.errors import PlanError, Refused
 from transload_abi.plan import pieces
+from transload_abi.plan.budget import Budget
 from transload_abi.plan.loops import merge
 from transload_abi.plan.pieces import Blocks, Grid, Pieces, Range
 from transload_abi.plan.runs import even_step
@@ -73,10 +74,11 @@ class Pair:
             by_tables.setdefault((one.dst.table, one.src.table), []).append(one)
         whole = {tables: whole_blocks(src, dst, shares) for tables, shares in by_tables.items()}
         lanes = []
+        budget = Budget()
         for shares in by_lane.values():
             tables = (shares[0].dst.table, shares[0].src.table)
             is_alone = len(shares) == len(by_tables[tables])
-            lanes.append(_lane(src, dst, shares, whole[tables] if is_alone else []))
+            lanes.append(_lane(src, dst, shares, whole[tables] if is_alone else [], budget))
         return cls(tuple(lanes), _tables_by_pool(dst))
 
     @property
@@ -155,17 +157,21 @@ def _lane_key(one: Share) -> tuple[object, ...]:
 
 
 def _lane(
-    src: Descriptor, dst: Descriptor, shares: Sequence[Share], whole: Sequence[Template]
+    src: Descriptor,
+    dst: Descriptor,
+    shares: Sequence[Share],
+    whole: Sequence[Template],
+    budget: Budget,
 ) -> Lane:
     pools = {(each.src.pool, each.dst.pool) for each in whole}
     copied = [
         template
         for each in shares
-        for template in templates(each)
+        for template in templates(each, budget)
         if (template.src.pool, template.dst.pool) not in pools
     ]
     merged = merge([*copied, *whole])
-    converted = tuple(each for one in shares for each in conversions(one))
+    converted = tuple(each for one in shares for each in conversions(one, budget))
     kind, window = _reach(shares[0].dst)
     src_sides = [
         *(each.src for each in merged),

@@ -1,44 +1,46 @@
 """From a pair of groups to the copies and conversions that one piece takes."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import product
 from math import prod
-from typing import Final
 
 from transload_abi.codecs import CODECS, scale_param
 from transload_abi.compare_values import change, values_of
 from transload_abi.errors import Refused
-from transload_abi.plan.axes import Digits, Nest, axis_nests, compress, digits, offset, restrict
+from transload_abi.plan.axes import Nest, axis_nests, compress, digits, offset, restrict, spans
+from transload_abi.plan.budget import (
+    OFFSETS_PER_COPY,
+    SHARED_OFFSETS_PER_COPY,
+    STEPS_PER_COPY,
+    Budget,
+)
 from transload_abi.plan.loops import settle
 from transload_abi.plan.shares import Share, pages, side_of
 from transload_abi.plan.types import Conversion, Loop, Operand, Side, Template
 from transload_abi.roles import ROLES
 from transload_abi.types import Group, Role
 
-MAX_STRIPS: Final = 1 << 12
-"""Copies with a shape of their own that a role may take; almost always it is one."""
-
 Pools = tuple[str, str]
 """Ids of a pool of the source and one of the destination."""
 
 
-def templates(share: Share) -> list[Template]:
+def templates(share: Share, budget: Budget) -> list[Template]:
     """The copies of one piece, of all roles and layers whose bits stay as they are.
 
     Raises:
-        Refused: Some would move less than a byte.
+        Refused: Some would move less than a byte, or there are more than the budget has left.
     """
     layers = {role.role: _unchanged_layers(share, role) for role in share.dst.roles}
     whole = {number: _page_layers(share, number, layers) for number in _places(share)}
     made = [
         template
         for number, each in whole.items()
-        for template in _page_templates(share, number, each)
+        for template in _page_templates(share, number, each, budget)
     ]
     for role in share.dst.roles:
         rest = [layer for layer in layers[role.role] if layer not in whole[role.place]]
         if rest:
-            made += _role_templates(share, role, rest)
+            made += _role_templates(share, role, rest, budget)
     return made
 
 
@@ -79,7 +81,9 @@ def is_same_page(ours: Role, theirs: Role) -> bool:
     )
 
 
-def _page_templates(share: Share, number: int, layers: list[int]) -> Iterator[Template]:
+def _page_templates(
+    share: Share, number: int, layers: list[int], budget: Budget
+) -> Iterator[Template]:
     if not layers:
         return
     role = next(role for role in share.dst.roles if role.place == number)
@@ -87,6 +91,7 @@ def _page_templates(share: Share, number: int, layers: list[int]) -> Iterator[Te
     assert ours, "pages that are copied whole have the same roles"
     src_place, dst_place = share.src.places[ours.place], share.dst.places[number]
     for pools, nests in _layer_nests(share, ours, role, layers).items():
+        budget.spend(len(nests), share.src, share.dst)
         for src, dst, loops in nests:
             run, settled = settle(dst_place.page_bytes, loops)
             yield Template(
@@ -140,21 +145,21 @@ def _layer_nests(
     }
 
 
-def _role_templates(share: Share, theirs: Role, layers: list[int]) -> Iterator[Template]:
+def _role_templates(
+    share: Share, theirs: Role, layers: list[int], budget: Budget
+) -> Iterator[Template]:
     ours = share.src.role(theirs.role)
     assert ours, "only roles of both sides are unchanged"
-    choices = _nests(share, theirs)
-    if prod(map(len, choices)) > MAX_STRIPS:
-        raise Refused(
-            f"{theirs.role} would be cut into more than {MAX_STRIPS} copies "
-            f"({share.src.id[:80]} to {share.dst.id[:80]})"
-        )
+    pages_by_pools = _layer_nests(share, ours, theirs, layers)
+    choices = _nests(share, theirs, budget)
+    num_strips, num_pages = prod(map(len, choices)), sum(map(len, pages_by_pools.values()))
+    budget.spend(num_strips * num_pages * _cost(share), share.src, share.dst)
     strips = [_strip(share, ours, theirs, choice) for choice in product(*choices)]
     src_side, dst_side = (
-        side_of(share.src, ours, share.piece),
-        side_of(share.dst, theirs, share.piece),
+        _side(share, share.src, ours, budget),
+        _side(share, share.dst, theirs, budget),
     )
-    for pools, nests in _layer_nests(share, ours, theirs, layers).items():
+    for pools, nests in pages_by_pools.items():
         for page, (src, dst, run_bytes, loops) in product(nests, strips):
             run, settled = settle(run_bytes, (*page.loops, *loops))
             yield Template(
@@ -165,14 +170,31 @@ def _role_templates(share: Share, theirs: Role, layers: list[int]) -> Iterator[T
             )
 
 
-def _nests(share: Share, theirs: Role) -> list[list[Nest]]:
+def _cost(share: Share) -> int:
+    """Of a template or a conversion, in the budget's copies."""
+    return 1 + max(share.src_parts, share.dst_parts) // SHARED_OFFSETS_PER_COPY
+
+
+def _side(share: Share, group: Group, role: Role, budget: Budget) -> Side:
+    """As `side_of`: worked out once for all layers and heads of a role."""
+    num_parts = group.states_per_block // share.piece
+    budget.spend(num_parts // OFFSETS_PER_COPY, share.src, share.dst)
+    return side_of(group, role, share.piece)
+
+
+def _nests(share: Share, theirs: Role, budget: Budget) -> list[list[Nest]]:
     """For each axis of a role the loops over what moves, in bits."""
     ours = share.src.role(theirs.role)
     assert ours, "only roles of both sides are unchanged"
     axes = []
+
+    def spend(steps: int) -> None:
+        budget.spend(steps // STEPS_PER_COPY, share.src, share.dst)
+
     for axis in ROLES[theirs.role].axes:
         first, second, count = _range(share, theirs, axis)
-        axes.append(axis_nests(digits(ours, axis), first, digits(theirs, axis), second, count))
+        sides = digits(ours, axis), digits(theirs, axis)
+        axes.append(axis_nests(sides[0], first, sides[1], second, count, spend))
     return axes
 
 
@@ -202,34 +224,55 @@ def _strip(
 # --- conversions
 
 
-def conversions(share: Share) -> Iterator[Conversion]:
-    """The conversions of one piece: of each value role and layer whose bits change."""
+def conversions(share: Share, budget: Budget) -> Iterator[Conversion]:
+    """The conversions of one piece: of each value role and layer whose bits change.
+
+    Raises:
+        Refused: There are more than the budget has left.
+    """
     scales = set(CODECS[share.dst.codec.id].scale_role.values())
     for theirs in share.dst.roles:
         ours = share.src.role(theirs.role)
         if theirs.role in scales or ours is None:
             continue
-        for layer in share.layers:
-            if not _is_unchanged(share, ours, theirs, layer):
-                for heads in _spans(share, ours, theirs):
-                    yield Conversion(
-                        theirs.role,
-                        layer,
-                        share.src.codec.id,
-                        share.dst.codec.id,
-                        _operands(share, share.src, ours, layer, heads),
-                        _operands(share, share.dst, theirs, layer, heads),
-                    )
+        changed = [one for one in share.layers if not _is_unchanged(share, ours, theirs, one)]
+        if changed:
+            yield from _role_conversions(share, (ours, theirs), changed, budget)
 
 
-def _spans(share: Share, ours: Role, theirs: Role) -> list[tuple[int, int]]:
-    """Ranges of heads that digits can describe: one, or each head by itself."""
+def _role_conversions(
+    share: Share, roles: tuple[Role, Role], layers: list[int], budget: Budget
+) -> Iterator[Conversion]:
+    heads = []
+    for some in _head_spans(share, *roles):
+        budget.spend(len(layers) * _cost(share), share.src, share.dst)
+        heads.append(some)
+    ours, theirs = (
+        _page_operands(share, group, role, heads, budget)
+        for group, role in zip((share.src, share.dst), roles, strict=True)
+    )
+    codecs = share.src.codec.id, share.dst.codec.id
+    by_layer = zip(
+        layers,
+        _layer_operands(share.src, roles[0], ours, layers),
+        _layer_operands(share.dst, roles[1], theirs, layers),
+        strict=True,
+    )
+    for layer, src, dst in by_layer:
+        for each in zip(src, dst, strict=True):
+            yield Conversion(roles[1].role, layer, *codecs, *each)
+
+
+def _head_spans(share: Share, ours: Role, theirs: Role) -> Iterator[tuple[int, int]]:
+    """Ranges of heads that digits can describe on both sides: one, or as few as that takes."""
     first, end = share.heads
-    for group, role in ((share.src, ours), (share.dst, theirs)):
-        for each in _with_scales(group, role):
-            if restrict(digits(each, "H"), first - group.owner.heads[0], end - first) is None:
-                return [(head, head + 1) for head in range(first, end)]
-    return [(first, end)]
+    axes = [
+        (digits(each, "H"), first - group.owner.heads[0])
+        for group, role in ((share.src, ours), (share.dst, theirs))
+        for each in _with_scales(group, role)
+    ]
+    for begin, count in spans(axes, end - first):
+        yield first + begin, first + begin + count
 
 
 def _with_scales(group: Group, role: Role) -> list[Role]:
@@ -239,34 +282,60 @@ def _with_scales(group: Group, role: Role) -> list[Role]:
     return [role, found] if found else [role]
 
 
-def _operands(
-    share: Share, group: Group, role: Role, layer: int, heads: tuple[int, int]
-) -> tuple[Operand, ...]:
-    part = share._replace(heads=heads)
-    is_src = group is share.src
-    operands = []
-    for each in _with_scales(group, role):
-        terms: list[tuple[str, int, int, int]] = []
-        ((pool, byte),) = pages(group, each, [layer])
-        bits = 8 * byte + each.base_bits
-        shape = {}
-        for axis in ROLES[each.role].axes:
-            src_first, dst_first, count = _range(part, each, axis)
-            first = src_first if is_src else dst_first
-            kept = _kept(digits(each, axis), first, count)
-            terms += ((axis, *row) for row in kept)
-            bits += offset(digits(each, axis), first)
-            shape[axis] = count
-        side = side_of(group, each, share.piece)._replace(pool=pool, offset=bits // 8)
-        values = _outside_scale(group, each, layer)
-        operands.append(Operand(each.role, each.dtype, side, bits % 8, shape, tuple(terms), values))
-    return tuple(operands)
+def _page_operands(
+    share: Share,
+    group: Group,
+    role: Role,
+    heads: Sequence[tuple[int, int]],
+    budget: Budget,
+) -> list[tuple[Operand, ...]]:
+    """By range of heads: a value role and its scales as they lie in any page."""
+    roles = _with_scales(group, role)
+    sides = [_side(share, group, each, budget) for each in roles]
+    return [
+        tuple(
+            _page_operand(share._replace(heads=some), group, each, side)
+            for each, side in zip(roles, sides, strict=True)
+        )
+        for some in heads
+    ]
 
 
-def _kept(axis: Digits, first: int, count: int) -> Digits:
-    kept = restrict(axis, first, count)
-    assert kept is not None, "spans of heads and pieces fit the digits"
-    return kept
+def _page_operand(part: Share, group: Group, role: Role, side: Side) -> Operand:
+    terms: list[tuple[str, int, int, int]] = []
+    bits = role.base_bits
+    shape = {}
+    for axis in ROLES[role.role].axes:
+        src_first, dst_first, count = _range(part, role, axis)
+        first = src_first if group is part.src else dst_first
+        rows = digits(role, axis)
+        kept = restrict(rows, first, count)
+        assert kept is not None, "spans of heads and pieces fit the digits"
+        terms += ((axis, *row) for row in kept)
+        bits += offset(rows, first)
+        shape[axis] = count
+    side = side._replace(offset=bits // 8)
+    return Operand(role.role, role.dtype, side, bits % 8, shape, tuple(terms))
+
+
+def _layer_operands(
+    group: Group, role: Role, in_page: Sequence[tuple[Operand, ...]], layers: list[int]
+) -> Iterator[list[tuple[Operand, ...]]]:
+    """For each layer, by range of heads: what `in_page` is in that layer's pages."""
+    roles = _with_scales(group, role)
+    starts = zip(*(pages(group, each, layers) for each in roles), strict=True)
+    for layer, pages_of in zip(layers, starts, strict=True):
+        values = [_outside_scale(group, each, layer) for each in roles]
+        yield [
+            tuple(
+                operand._replace(
+                    side=operand.side._replace(pool=pool, offset=operand.side.offset + byte),
+                    values=scale,
+                )
+                for operand, (pool, byte), scale in zip(operands, pages_of, values, strict=True)
+            )
+            for operands in in_page
+        ]
 
 
 def _outside_scale(group: Group, role: Role, layer: int) -> str | None:

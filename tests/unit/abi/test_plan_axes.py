@@ -17,6 +17,7 @@ from transload_abi.plan.axes import (
     is_additive,
     offset,
     restrict,
+    spans,
 )
 from transload_abi.types import Role
 
@@ -55,6 +56,26 @@ def test_nests_visit_every_index_once(data: st.DataObject, extent: int) -> None:
     ours, theirs = (data.draw(st.integers(0, extent - count)) for _ in range(2))
     due = [(offset(src, ours + i), offset(dst, theirs + i)) for i in range(count)]
     assert sorted(points(axis_nests(src, ours, dst, theirs, count))) == sorted(due)
+
+
+@given(st.data(), st.sampled_from([1, 2, 4, 6, 12, 16, 30]))
+def test_spans_have_digits_on_all_axes(data: st.DataObject, extent: int) -> None:
+    count = data.draw(st.integers(1, extent))
+    both = [(data.draw(axes(extent)), data.draw(st.integers(0, extent - count))) for _ in range(2)]
+    found = list(spans(both, count))
+    assert [one for first, length in found for one in range(first, first + length)] == [
+        *range(count)
+    ]
+    for axis, start in both:
+        assert all(restrict(axis, start + first, length) is not None for first, length in found)
+    if all(restrict(axis, start, count) is not None for axis, start in both):
+        assert found == [(0, count)]
+
+
+def test_spans_are_few() -> None:
+    axis = ((1, 3, 16), (3, 1000, 64), (3000, 20, 1 << 20))
+    assert [*spans([(axis, 1)], 50_000)] == [(0, 2), (2, 2997), (2999, 45_000), (47_999, 2001)]
+    assert [*spans([(axis, 0), (axis, 3000)], 50_000)] == [(0, 48_000), (48_000, 1998), (49_998, 2)]
 
 
 @given(st.data(), st.sampled_from([2, 4, 6, 12, 16]))

@@ -14,7 +14,7 @@ from transload_abi.floats import f32
 from transload_abi.oracle import blank, execute, read_values, write_values
 from transload_abi.plan import Blocks, Pair, Plan
 from transload_abi.proof import prove
-from transload_abi.types import Codec, Descriptor, Role
+from transload_abi.types import Codec, Descriptor, Owner, Role
 
 SHAPE = Shape(layers=2, blocks=9, heads=2, tokens=4, size=8)
 
@@ -201,3 +201,38 @@ def test_heads_amid_a_digit_are_converted_one_by_one() -> None:
         prove(plan, src, dst, blocks)
         heads = [each.src[0].shape["H"] for each in plan.batches[0].conversions]
         assert heads == ([1] * 4 if dtype == "f32" else [])
+
+
+def tiled(layers: int, heads: int) -> Descriptor:
+    """Heads in three rows, each of a third of them, with a pad after each row."""
+    d = PLACEMENTS["LBHNC"](SHAPE._replace(layers=layers, heads=heads + 3, tokens=1))
+    (group,) = d.groups
+    roles = []
+    for role in group.roles:
+        (step,) = (term[3] for term in role.terms if term[0] == "H")
+        rest = tuple(term for term in role.terms if term[0] != "H")
+        tiles = (("H", 1, heads // 3, step), ("H", heads // 3, 3, (heads // 3 + 1) * step))
+        roles.append(replace(role, shape={**role.shape, "H": heads}, terms=(*tiles, *rest)))
+    return regroup(d, roles=tuple(roles), owner=Owner((0, heads, heads)))
+
+
+def test_heads_that_fit_badly_are_converted_in_few_ranges() -> None:
+    src = tiled(2, 3000)
+    dst = with_heads(PLACEMENTS["LBHNC"](Shape(2, 9, 2998, 1, 8, "f32")), 1, 3000)
+    (lane,) = Pair.compile(src, dst).lanes
+    # Heads 1 to 1000, two whole rows less what 2,998 leaves of the last, and the rest.
+    counts = [each.dst[0].shape["H"] for each in lane.conversions]
+    assert counts == 4 * [999, 1000, 999]
+    with_few = tiled(2, 6), with_heads(PLACEMENTS["LBHNC"](Shape(2, 9, 4, 1, 8, "f32")), 1, 6)
+    converted(*with_few, [1, 5, 6], [3, 4, 8], slice(1, 5))
+
+
+def test_offsets_of_parts_are_the_same_object_in_all_layers() -> None:
+    src = PLACEMENTS["LBHNC"](SHAPE._replace(layers=7, tokens=64))
+    dst = PLACEMENTS["LBNHC"](SHAPE._replace(layers=7, tokens=1, dtype="f32"))
+    (lane,) = Pair.compile(src, dst).lanes
+    assert len(lane.conversions) == 14
+    for name in "kv":
+        found = [each.src[0].side.part_offsets for each in lane.conversions if each.role == name]
+        assert len(found[0]) == 64
+        assert len({id(each) for each in found}) == 1

@@ -9,10 +9,13 @@ from msgspec.structs import replace
 
 from support.abi_moves import regroup, with_heads
 from support.abi_placements import PLACEMENTS, Shape
-from transload_abi.compare import compare
+from transload_abi.compare import compare, match_groups
 from transload_abi.errors import Refused
 from transload_abi.plan import Pair
-from transload_abi.plan import strips as strips_module
+from transload_abi.plan import pair as pair_module
+from transload_abi.plan.budget import Budget
+from transload_abi.plan.shares import share
+from transload_abi.plan.strips import templates
 from transload_abi.types import Descriptor, Owner, Role
 
 SHAPE = Shape(layers=1, blocks=4, heads=2, tokens=4, size=8)
@@ -115,6 +118,50 @@ def test_digits_that_hardly_meet_are_refused_soon() -> None:
 def test_copies_of_very_many_shapes_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     ours, theirs = state((3, 2, 3)), state((2, 3, 3))
     assert len(Pair.compile(ours, theirs).templates) > 1
-    monkeypatch.setattr(strips_module, "MAX_STRIPS", 1)
-    with pytest.raises(Refused, match="conv would be cut into more than 1 copies"):
+    monkeypatch.setattr(Budget.__init__, "__defaults__", (1,))
+    message = (
+        "attention to attention: the pair would take more than 1 copies and conversions for each "
+        "piece, or as much work"
+    )
+    with pytest.raises(Refused, match=f"^{message}$"):
         Pair.compile(ours, theirs)
+
+
+def in_groups(d: Descriptor, count: int) -> Descriptor:
+    """The same group again and again, for other layers, in other pools."""
+    (group,) = d.groups
+    return replace(
+        d,
+        pools=tuple(replace(d.pools[0], id=f"kv{at}") for at in range(count)),
+        groups=tuple(
+            replace(
+                group,
+                id=f"group {at}",
+                layers=(at,),
+                places=(replace(group.places[0], pools=(f"kv{at}",)),),
+            )
+            for at in range(count)
+        ),
+    )
+
+
+def test_one_budget_serves_all_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, theirs = state((3, 2, 3)), state((2, 3, 3))
+    budget = Budget()
+    monkeypatch.setattr(pair_module, "Budget", lambda: budget)
+    Pair.compile(ours, theirs)
+    cost = budget.most - budget.left
+    assert cost >= len(Pair.compile(ours, theirs).templates)
+    monkeypatch.setattr(pair_module, "Budget", lambda: Budget(3 * cost))
+    Pair.compile(in_groups(ours, 3), in_groups(theirs, 3))
+    with pytest.raises(Refused, match=r"^group 3 to group 3: the pair would take more than"):
+        Pair.compile(in_groups(ours, 4), in_groups(theirs, 4))
+
+
+def test_steps_that_are_walked_count_too() -> None:
+    # 46,656 steps for each of conv and ssm: 5,832 copies' worth.
+    ours, theirs = state((3,) * 6 + (2,) * 6), state((2,) * 6 + (3,) * 6)
+    budget = Budget(2 * 5832 - 1)
+    (match,) = match_groups(ours, theirs)
+    with pytest.raises(Refused, match="or as much work"):
+        templates(share(*match), budget)
