@@ -1,12 +1,13 @@
 """Several sources for one destination: who gives which layers, heads and tokens."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from math import lcm
 from typing import Final
 
+from transload_abi.canonical import canonical
 from transload_abi.compare import match_groups
 from transload_abi.compare_fields import model_differences
-from transload_abi.errors import LimitExceeded, Refused
+from transload_abi.errors import LimitExceeded, PlanError, Refused
 from transload_abi.plan.narrow import Take, narrowed
 from transload_abi.plan.pair import Pair, check_verdict
 from transload_abi.plan.pieces import Blocks
@@ -19,14 +20,17 @@ MAX_PERIOD: Final = 1 << 16
 Offer = tuple[int, int, int, int, int, int]
 """Destination's group, layer, first head, end, tokens of the period as bits, source's group."""
 
+Taken = tuple[int, int, int, int]
+"""Destination's group, layer, first head, end."""
+
 
 class Cover:
     """Sources that together hold all that a destination takes. Immutable.
 
     Attributes:
         sources: For each source the part of its descriptor that is read here, None where nothing
-            is. A plan from that source is one from this descriptor. Of a layer that is cut into
-            several ranges of heads, each is a group.
+            is; where all of it is, its canonical form. A plan from that source is one from this
+            descriptor. Of a layer that is cut into several ranges of heads, each is a group.
         pairs: Each of these with the destination.
         parts: Ordinal and number of the shares that replicas make of the destination's blocks.
     """
@@ -69,6 +73,8 @@ class Cover:
         """
         for source in sources:
             _check_source(source, dst, allow_lossy=allow_lossy)
+        paths = {group.id: f"groups[{number}]" for number, group in enumerate(dst.groups)}
+        sources, dst = [canonical(source) for source in sources], canonical(dst)
         need = _Need(dst, _period([*sources, dst]))
         classes: dict[frozenset[Offer], list[int]] = {}
         offers = [need.offers(source) for source in sources]
@@ -78,12 +84,14 @@ class Cover:
         parts = [(0, 1)] * len(sources)
         parted: list[Descriptor | None] = [None] * len(sources)
         turn = _replica(dst)
-        for offered, members in sorted(classes.items(), key=_fewer_tokens):
-            taken = need.take(sorted(offered))
+        taken: dict[frozenset[Offer], list[Taken]] = {offered: [] for offered in classes}
+        for offered, row in sorted(_rows(classes), key=_fewer_tokens):
+            taken[offered] += need.take(row)
+        for offered, members in classes.items():
             for at, number in enumerate(members):
                 parts[number] = ((at + turn) % len(members), len(members))
-                parted[number] = _part(sources[number], offers[number], taken)
-        need.check_nothing_missing()
+                parted[number] = _part(sources[number], offers[number], taken[offered])
+        need.check_nothing_missing(paths)
         pairs: list[Pair | None] = []
         for part in parted:
             pair = Pair.compile(part, dst, allow_lossy=allow_lossy) if part is not None else None
@@ -100,17 +108,25 @@ class Cover:
             PlanError: Lists or counts that do not fit; the path names the list.
         """
         each = [blocks] * len(self.pairs) if isinstance(blocks, Blocks) else list(blocks)
+        if len(each) != len(self.pairs):
+            raise PlanError(f"blocks of {len(each)} sources came for {len(self.pairs)}", "blocks")
         plans: list[Plan | None] = []
+        used = Used()
         for pair, part, one in zip(self.pairs, self.parts, each, strict=True):
-            plan = pair.plan(one, part) if pair else None
+            plan = pair.plan(one, part, used) if pair else None
             is_empty = plan is None or not any(batch.sequences for batch in plan.batches)
             plans.append(None if is_empty else plan)
         return plans
 
 
-def _fewer_tokens(offered: tuple[frozenset[Offer], list[int]]) -> int:
+def _rows(classes: Iterable[frozenset[Offer]]) -> list[tuple[frozenset[Offer], Offer]]:
+    """All that is offered, by who offers it."""
+    return [(offered, row) for offered in classes for row in sorted(offered)]
+
+
+def _fewer_tokens(offered: tuple[frozenset[Offer], Offer]) -> int:
     """Sorts those that have more of the tokens before others: parts of slices are not taken."""
-    return -max((row[4].bit_count() for row in offered[0]), default=0)
+    return -offered[1][4].bit_count()
 
 
 def _check_source(source: Descriptor, dst: Descriptor, *, allow_lossy: bool) -> None:
@@ -150,31 +166,35 @@ class _Need:
             found += [(number, layer, *heads, tokens, group) for layer in match.layers]
         return found
 
-    def take(self, offered: list[Offer]) -> list[tuple[int, int, int, int]]:
-        """Take what is missing: rows (group, layer, first head, end).
+    def take(self, offer: Offer) -> list[Taken]:
+        """Take what is missing.
 
         Of heads of which some of the offered tokens are there already nothing is taken.
         """
-        taken = []
-        for number, layer, first, end, tokens, _ in offered:
-            rest: list[tuple[int, int, int]] = []
-            for low, high, missing in self._missing[number, layer]:
-                begin, stop = max(low, first), min(high, end)
-                if begin >= stop or tokens & ~missing:
-                    rest.append((low, high, missing))
-                    continue
-                taken.append((number, layer, begin, stop))
-                spans = [
-                    (low, begin, missing),
-                    (begin, stop, missing & ~tokens),
-                    (stop, high, missing),
-                ]
-                rest += [span for span in spans if span[0] < span[1] and span[2]]
-            self._missing[number, layer] = rest
+        number, layer, first, end, tokens, _ = offer
+        taken: list[Taken] = []
+        rest: list[tuple[int, int, int]] = []
+        for low, high, missing in self._missing[number, layer]:
+            begin, stop = max(low, first), min(high, end)
+            if begin >= stop or tokens & ~missing:
+                rest.append((low, high, missing))
+                continue
+            taken.append((number, layer, begin, stop))
+            spans = [
+                (low, begin, missing),
+                (begin, stop, missing & ~tokens),
+                (stop, high, missing),
+            ]
+            rest += [span for span in spans if span[0] < span[1] and span[2]]
+        self._missing[number, layer] = rest
         return taken
 
-    def check_nothing_missing(self) -> None:
-        """Refuse if anything is missing; the message names layers and heads."""
+    def check_nothing_missing(self, paths: dict[str, str]) -> None:
+        """Refuse if anything is missing; the message names layers and heads.
+
+        Args:
+            paths: Of the destination's groups by id.
+        """
         for (number, _), spans in self._missing.items():
             for first, end, tokens in spans:
                 group = self._dst.groups[number]
@@ -186,7 +206,7 @@ class _Need:
                 raise Refused(
                     f"{group.id}: no source has {_words(group, first, end, tokens, self._period)} "
                     f"of layers {_listed(layers)}",
-                    f"groups[{number}]",
+                    paths[group.id],
                 )
 
 
@@ -205,7 +225,7 @@ def _listed(layers: list[int]) -> str:
 
 
 def _part(
-    source: Descriptor, offers: list[Offer], taken: list[tuple[int, int, int, int]]
+    source: Descriptor, offers: list[Offer], taken: list[Taken]
 ) -> Descriptor | None:
     """The part of a source that is taken; the source itself where all that it offers is."""
     if not taken:
@@ -246,5 +266,5 @@ def _bits(tokens: TokenSlice, period: int) -> int:
     if tokens.size == 1:
         return (1 << period) - 1
     run = ((1 << tokens.interleave) - 1) << (tokens.rank * tokens.interleave)
-    cycle = tokens.interleave * tokens.size
-    return sum(run << first for first in range(0, period, cycle))
+    # The quotient has a bit at the start of each cycle.
+    return run * (((1 << period) - 1) // ((1 << (tokens.interleave * tokens.size)) - 1))

@@ -7,7 +7,8 @@ from msgspec.structs import replace
 
 from transload_abi.codecs import CODECS, scale_param
 from transload_abi.errors import Refused
-from transload_abi.plan.axes import digits, offset, restrict
+from transload_abi.limits import MAX_LAYERS, MAX_QUOTED_CHARS
+from transload_abi.plan.axes import digits, offset, restrict, spans
 from transload_abi.roles import ROLES
 from transload_abi.types import Codec, Descriptor, Group, Param, Place, Role
 
@@ -25,13 +26,22 @@ def narrowed(descriptor: Descriptor, takes: Sequence[Take]) -> Descriptor:
 
     It claims no whole blocks, since other things are in them.
 
+    Heads of which no digits say where they are come in several groups, and so do layers.
+
     Raises:
-        Refused: The heads lie so that no digits describe some of them alone.
+        Refused: There would be more than `limits.MAX_LAYERS` groups.
     """
-    groups = []
+    groups: list[Group] = []
     for number, take in enumerate(takes):
-        for part, layers in enumerate(_layer_runs(take)):
-            group = _group(take._replace(layers=layers))
+        layer_runs = list(_layer_runs(take))
+        parts = ((layers, heads) for heads in _head_spans(take) for layers in layer_runs)
+        for part, (layers, heads) in enumerate(parts):
+            if len(groups) == MAX_LAYERS:
+                raise Refused(
+                    f"heads {take.heads[0]} to {take.heads[1] - 1} of "
+                    f"{take.group.id[:MAX_QUOTED_CHARS]} lie in too many parts to be taken alone"
+                )
+            group = _group(take._replace(layers=layers, heads=heads))
             groups.append(replace(group, id=f"{take.group.id}/{number}.{part}"))
     pools = tuple(replace(pool, block_bytes=0) for pool in descriptor.pools)
     return replace(descriptor, pools=pools, groups=tuple(groups))
@@ -39,20 +49,32 @@ def narrowed(descriptor: Descriptor, takes: Sequence[Take]) -> Descriptor:
 
 def _layer_runs(take: Take) -> Iterator[tuple[int, ...]]:
     """The layers in runs that one layer stride can reach, in the group's order."""
-    positions = [at for at, layer in enumerate(take.group.layers) if layer in take.layers]
-    while positions:
-        step = positions[1] - positions[0] if len(positions) > 1 else 1
-        end = 1
+    taken = frozenset(take.layers)
+    positions = [at for at, layer in enumerate(take.group.layers) if layer in taken]
+    begin = 0
+    while begin < len(positions):
+        end = begin + 1
+        step = positions[end] - positions[begin] if end < len(positions) else 1
         while end < len(positions) and positions[end] - positions[end - 1] == step:
             end += 1
-        yield tuple(take.group.layers[at] for at in positions[:end])
-        positions = positions[end:]
+        yield tuple(take.group.layers[at] for at in positions[begin:end])
+        begin = end
+
+
+def _head_spans(take: Take) -> Iterator[tuple[int, int]]:
+    """The heads in ranges that digits describe in all roles."""
+    first, end = take.heads
+    start = first - take.group.owner.heads[0]
+    axes = [(digits(role, "H"), start) for role in take.group.roles if "H" in ROLES[role.role].axes]
+    for begin, count in spans(axes, end - first):
+        yield first + begin, first + begin + count
 
 
 def _group(take: Take) -> Group:
     group = take.group
     is_whole = take.heads == group.owner.heads[:2]
-    positions = [group.layers.index(layer) for layer in take.layers]
+    at = {layer: position for position, layer in enumerate(group.layers)}
+    positions = [at[layer] for layer in take.layers]
     owner = replace(group.owner, heads=(*take.heads, group.owner.heads[2]))
     return replace(
         group,
@@ -83,10 +105,7 @@ def _role(take: Take, role: Role) -> Role:
         return role
     first, count = take.heads[0] - take.group.owner.heads[0], take.heads[1] - take.heads[0]
     kept = restrict(digits(role, "H"), first, count)
-    if kept is None:
-        raise Refused(
-            f"heads {take.heads[0]} to {take.heads[1]} of {take.group.id} cannot be taken alone"
-        )
+    assert kept is not None, "spans of heads fit the digits"
     others = tuple(term for term in role.terms if term[0] != "H")
     return replace(
         role,

@@ -20,7 +20,8 @@ from support.abi_moves import (
 )
 from support.abi_placements import PLACEMENTS, Shape
 from transload_abi.errors import LimitExceeded, Refused
-from transload_abi.plan import Blocks, Cover, Plan, num_bytes, run_lengths
+from transload_abi.plan import Blocks, Cover, Plan, narrow, num_bytes, run_lengths
+from transload_abi.plan import cover as cover_module
 from transload_abi.proof import prove
 from transload_abi.types import Codec, Descriptor, Owner, Role, TokenSlice
 
@@ -384,3 +385,43 @@ def test_a_whole_source_keeps_its_whole_blocks() -> None:
     (plan, _) = cover.plan(BLOCKS)
     assert plan
     assert run_lengths(plan) == {d.pools[0].block_bytes: 2}
+
+
+def in_thirds(count: int) -> Descriptor:
+    """Heads in three rows with a pad after each, so that no digits say where some of them are."""
+    d = PLACEMENTS["LBHNC"](SHAPE._replace(heads=count + 3))
+    (group,) = d.groups
+    roles = []
+    for role in group.roles:
+        (step,) = (term[3] for term in role.terms if term[0] == "H")
+        rest = tuple(term for term in role.terms if term[0] != "H")
+        rows = (("H", 1, count // 3, step), ("H", count // 3, 3, (count // 3 + 1) * step))
+        roles.append(replace(role, shape={**role.shape, "H": count}, terms=(*rows, *rest)))
+    return regroup(d, roles=tuple(roles), owner=Owner((0, count, count)))
+
+
+@pytest.mark.parametrize("layout", ["LBHNC", "BLNHC", "LBNHC"])
+def test_heads_without_digits_of_their_own_are_taken_in_ranges(layout: str) -> None:
+    first = with_heads(PLACEMENTS["BLNHC"](SHAPE), 0, 12)
+    dst = with_heads(PLACEMENTS[layout](SHAPE._replace(heads=11)), 0, 12)
+    plans = covered([first, in_thirds(12)], dst)
+    assert all(plans)
+    (_, part) = Cover.compile([first, in_thirds(12)], dst).sources
+    assert part
+    # Heads 4 to 10: one row, and three heads of the next.
+    assert [group.owner.heads for group in part.groups] == [(4, 8, 12), (8, 11, 12)]
+
+
+def test_a_source_is_not_taken_in_very_many_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    sources = with_heads(PLACEMENTS["BLNHC"](SHAPE), 0, 12), in_thirds(12)
+    dst = with_heads(PLACEMENTS["LBHNC"](SHAPE._replace(heads=11)), 0, 12)
+    monkeypatch.setattr(narrow, "MAX_LAYERS", 1)
+    with pytest.raises(Refused, match="heads 4 to 10 of attention lie in too many parts"):
+        Cover.compile(sources, dst)
+
+
+@pytest.mark.parametrize("tokens", [TokenSlice(0, 2, 1), TokenSlice(2, 3, 4), TokenSlice(5, 6, 2)])
+def test_the_bits_of_a_slice(tokens: TokenSlice) -> None:
+    bits = cover_module._bits(tokens, 24)
+    ranks = [token // tokens.interleave % tokens.size for token in range(24)]
+    assert [bits >> token & 1 for token in range(25)] == [*(r == tokens.rank for r in ranks), 0]
