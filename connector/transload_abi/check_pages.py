@@ -146,24 +146,47 @@ def _check_inside(part: _Part, pool: Pool, pool_path: str) -> None:
 
 def _check_pool(num_blocks: int, parts: list[_Part], budget: Budget) -> None:
     tables: dict[int, list[_Part]] = {}
-    units: dict[_Unit, list[_Part]] = {}
     for part in parts:
         tables.setdefault(part.table, []).append(part)
-        units.setdefault((part.table, part.stride), []).append(part)
+    if len(tables) > 1 and _are_all_disjoint(num_blocks, parts, budget):
+        return
     for own in tables.values():
         bits = [_over(part.block, (num_blocks, part.stride)) for part in own]
         _check_disjoint(bits, [part.path for part in own], budget)
-    for a, b in combinations(units, 2):
-        budget.spend(1)
-        if a[0] != b[0]:
-            _check_overlay(num_blocks, units[a], units[b], budget)
+    for a, b in combinations(_different_units(parts), 2):
+        if a[0].table != b[0].table:
+            _check_overlay(num_blocks, a, b, budget)
+
+
+def _are_all_disjoint(num_blocks: int, parts: list[_Part], budget: Budget) -> bool:
+    """Whether no two tables overlay at all; False as well where that is much to find out."""
+    most = budget.left // 2
+    own = Budget(most)
+    try:
+        met = overlap([_over(part.block, (num_blocks, part.stride)) for part in parts], own)
+    except LimitExceeded:
+        met = (0, 0)
+    budget.spend(most - own.left)
+    return met is None
+
+
+def _different_units(parts: list[_Part]) -> list[list[_Part]]:
+    """What a table has in a pool at one stride; of tables that have the same there, two."""
+    units: dict[_Unit, list[_Part]] = {}
+    for part in parts:
+        units.setdefault((part.table, part.stride), []).append(part)
+    alike: dict[tuple[int, frozenset[Footprint]], list[list[_Part]]] = {}
+    for (_, stride), unit in units.items():
+        bits = frozenset(part.block for part in unit)
+        alike.setdefault((stride, bits), []).append(unit)
+    return [unit for same in alike.values() for unit in same[:2]]
 
 
 def _check_overlay(num_blocks: int, a: list[_Part], b: list[_Part], budget: Budget) -> None:
     """Parts of two tables: nothing in common, or only what blocks of the same id have."""
     both = a + b
     every = [_over(part.block, (num_blocks, part.stride)) for part in both]
-    met = overlap(every, budget)
+    met = _overlap(every, both, budget)
     if met is None:
         return
     first, second = both[met[0]], both[met[1]]
@@ -182,13 +205,21 @@ def _check_overlay(num_blocks: int, a: list[_Part], b: list[_Part], budget: Budg
             )
             for part in later
         ]
-        met = overlap([*blocks, *(part.block for part in earlier)], budget)
+        ordered = later + earlier
+        met = _overlap([*blocks, *(part.block for part in earlier)], ordered, budget)
         if met is not None:
-            ordered = later + earlier
             raise Contradiction(
                 f"a block shares bytes with another block of {ordered[met[0]].path}",
                 ordered[met[1]].path,
             )
+
+
+def _overlap(bits: list[Footprint], parts: list[_Part], budget: Budget) -> tuple[int, int] | None:
+    """As `overlap`; where it gives up, the path is that of the first part."""
+    try:
+        return overlap(bits, budget)
+    except LimitExceeded as error:
+        raise LimitExceeded(str(error), parts[0].path) from None
 
 
 def _check_disjoint(bits: list[Footprint], paths: list[str], budget: Budget) -> None:

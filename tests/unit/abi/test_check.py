@@ -10,7 +10,7 @@ from transload_abi import check_pages
 from transload_abi.check import check
 from transload_abi.errors import Contradiction, DescriptorError, LimitExceeded, UnknownPart
 from transload_abi.footprint import Budget
-from transload_abi.limits import MAX_GROUPS, MAX_POOLS
+from transload_abi.limits import MAX_GROUPS, MAX_PIECES, MAX_POOLS
 from transload_abi.types import Codec, Descriptor, Group, Owner, Place, Pool, Role, TokenSlice
 
 LARGE = Shape(layers=64, blocks=400_000, heads=8, tokens=16, size=128)
@@ -115,6 +115,65 @@ def test_a_block_must_not_reach_into_another_of_another_table(order: int) -> Non
         check(changed)
     single = replace(wider, num_blocks=1)
     check(replace(changed, pools=(single,)))
+
+
+def _many_tables(count: int, apart: int) -> Descriptor:
+    """A group of one layer for each table; the pages `apart` bytes from one to the next."""
+    d = vllm("BLHNC", SHAPE._replace(layers=1))
+    (group,), (pool,) = d.groups, d.pools
+    page = group.places[0].page_bytes
+    stride = page + apart * (count - 1)
+    return replace(
+        d,
+        model=replace(d.model, num_layers=count),
+        pools=(replace(pool, num_bytes=stride * pool.num_blocks, block_bytes=0),),
+        groups=tuple(
+            replace(
+                group,
+                id=f"g{at}",
+                layers=(at,),
+                table=at,
+                places=(Place(("kv",), stride, 0, apart * at, page),),
+            )
+            for at in range(count)
+        ),
+    )
+
+
+@pytest.mark.parametrize("apart", [0, SHAPE.heads * SHAPE.tokens * SHAPE.size * 4])
+def test_work_grows_with_tables_and_not_with_their_pairs(
+    apart: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    budgets: list[Budget] = []
+
+    class Kept(Budget):
+        def __init__(self, pieces: int = MAX_PIECES) -> None:
+            super().__init__(pieces)
+            budgets.append(self)
+
+    monkeypatch.setattr(check_pages, "Budget", Kept)
+    check(_many_tables(MAX_GROUPS, apart))
+    assert MAX_PIECES - budgets[0].left < 8 * MAX_GROUPS
+
+
+def test_of_many_tables_two_that_touch_are_found() -> None:
+    page = SHAPE.heads * SHAPE.tokens * SHAPE.size * 4
+    d = _many_tables(40, page)
+    reaching = replace(d.groups[39].places[0], offset=page * 38 + 8)
+    last = replace(d.groups[39], places=(reaching,))
+    check(replace(d, groups=(*d.groups[:39], last)))
+    with pytest.raises(Contradiction) as error:
+        check(replace(d, groups=(*d.groups[:39], replace(last, table=38))))
+    assert error.value.path == "groups[39].roles[0]"
+
+
+def test_where_overlays_are_too_irregular_the_path_says_whose(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(check_pages, "Budget", lambda left=60: Budget(left))
+    with pytest.raises(LimitExceeded) as error:
+        check(_many_tables(8, 8))
+    assert error.value.path.endswith("].roles[0]")
 
 
 def test_a_layer_may_be_in_a_group_that_the_engine_rebuilds() -> None:
