@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterable, Sequence
-from itertools import combinations, groupby
+from itertools import groupby
 
 from transload_abi.canonical import canonical
-from transload_abi.errors import LimitExceeded
 from transload_abi.fingerprints import Fingerprints, of_descriptor, of_group
 from transload_abi.floats import read_float
-from transload_abi.footprint import Footprint, overlap
+from transload_abi.picture_overlays import element_bits, pool_notes
 from transload_abi.picture_words import layer_words, range_words, size_words, times_words
 from transload_abi.roles import ROLES
 from transload_abi.types import Descriptor, Group, Model, Owner, Place, Pool, Role
@@ -34,7 +33,7 @@ def describe(d: Descriptor) -> str:
     d = canonical(d)
     blocks = [_head(d), _pools(d.pools)]
     blocks += [f"{_group(d, group)}\n{page_map(group)}" for group in d.groups]
-    if notes := _tables(d):
+    if notes := pool_notes(d):
         blocks.append(notes)
     return "\n\n".join(blocks) + "\n"
 
@@ -237,7 +236,7 @@ def _pad_rows(place: Place, roles: Sequence[Role]) -> list[str]:
         return []
     end = max((_span(role) for role in roles), default=0)
     tail = 8 * place.page_bytes - end
-    inside = end - sum(_bits(role) for role in roles)
+    inside = end - sum(element_bits(role) for role in roles)
     rows = []
     if inside:
         rows.append(_row("", size_words(inside), "pad", "", ["between them"]))
@@ -246,77 +245,10 @@ def _pad_rows(place: Place, roles: Sequence[Role]) -> list[str]:
     return rows
 
 
-def _bits(role: Role) -> int:
-    bits = role.bits
-    for extent in role.shape.values():
-        bits *= extent
-    return bits
-
-
 def _span(role: Role) -> int:
     """The bit after the role's last element."""
     steps = sum((extent - 1) * stride for _, _, extent, stride in role.terms)
     return role.base_bits + role.bits + steps
-
-
-def _tables(d: Descriptor) -> str:
-    """What a block's pads come to, and which groups of different tables are over the same bytes."""
-    lines = [line for pool in d.pools if pool.block_bytes for line in _block_pads(d, pool)]
-    for one, other in combinations(d.groups, 2):
-        if one.table != other.table and _are_overlaid(d, one, other):
-            lines.append(
-                f"groups {one.id} and {other.id} overlay the same bytes: "
-                "a block id is one table's at a time"
-            )
-    return "\n".join(lines)
-
-
-def _block_pads(d: Descriptor, pool: Pool) -> list[str]:
-    """The tables that do not fill their blocks of a pool."""
-    used: dict[int, int] = {}
-    for group in d.groups:
-        for number, place in enumerate(group.places):
-            roles = [role for role in group.roles if role.place == number]
-            page = 8 * place.page_bytes or sum(_bits(role) for role in roles)
-            num_pages = len(group.layers) if len(place.pools) == 1 else 1
-            if pool.id in place.pools:
-                used[group.table] = used.get(group.table, 0) + page * num_pages
-    return [
-        f"table {table} fills {size_words(bits)} of a block's {size_words(8 * pool.block_bytes)} "
-        f"in {pool.id}"
-        for table, bits in sorted(used.items())
-        if bits < 8 * pool.block_bytes
-    ]
-
-
-def _are_overlaid(d: Descriptor, one: Group, other: Group) -> bool:
-    """Whether two groups share a bit; True as well where that is too much to find out."""
-    for pool in d.pools:
-        sides = [_footprints(pool, group) for group in (one, other)]
-        if not all(sides):
-            continue
-        try:
-            if overlap([*sides[0], *sides[1]]) is not None:
-                return True
-        except LimitExceeded:
-            return True
-    return False
-
-
-def _footprints(pool: Pool, group: Group) -> list[Footprint]:
-    """What the group's elements take of a pool, all blocks and layers."""
-    found = []
-    for role in group.roles:
-        place = group.places[role.place]
-        if pool.id not in place.pools:
-            continue
-        loops = [(extent, stride) for _, _, extent, stride in role.terms]
-        loops.append((pool.num_blocks, 8 * place.block_stride))
-        if len(place.pools) == 1:
-            loops.append((len(group.layers), 8 * place.layer_stride))
-        base = 8 * place.offset + role.base_bits
-        found.append(Footprint(base, role.bits, tuple(loop for loop in loops if loop[0] > 1)))
-    return found
 
 
 def _offset(bits: int) -> str:

@@ -9,11 +9,13 @@ from msgspec.structs import replace
 
 from support import abi_placements
 from support.abi_placements import PLACEMENTS, SHAPE, Shape
+from transload_abi import picture_overlays
 from transload_abi.builders import Interior, vllm
 from transload_abi.builders.vllm_layout import strides
 from transload_abi.builders.vllm_read import read_spec
 from transload_abi.errors import LimitExceeded
 from transload_abi.fingerprints import of_descriptor, of_group
+from transload_abi.footprint import Budget, Footprint, overlap
 from transload_abi.picture import WIDTH, describe, page_map
 from transload_abi.picture_words import layer_words, range_words, size_words, times_words
 from transload_abi.types import Codec, Descriptor, Model, Owner, Producer, Rope, TokenSlice
@@ -240,15 +242,60 @@ def test_groups_side_by_side_do_not_overlay() -> None:
     assert "overlay" not in describe(replace(d, pools=pools, groups=(first, elsewhere)))
 
 
-def test_groups_too_irregular_to_tell_apart_are_taken_to_overlay(
+def test_groups_too_irregular_to_tell_apart_are_told_as_such(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def give_up(_: object) -> None:
+    def give_up(*_: object) -> None:
         raise LimitExceeded("too irregular")
 
     d = built(FULL, WINDOW)
-    monkeypatch.setattr("transload_abi.picture.overlap", give_up)
-    assert "overlay the same bytes" in describe(d)
+    assert "overlay the same bytes: a block id" in describe(d)
+    monkeypatch.setattr(picture_overlays, "overlap", give_up)
+    shown = describe(d)
+    assert "more groups may overlay the same bytes: it is too irregular to tell" in shown
+    assert "overlay the same bytes: a block id" not in shown
+
+
+def by_layer(num_pools: int, num_groups: int) -> Descriptor:
+    """Groups over the same bytes of pools of one layer each, each group with its own table."""
+    d = abi_placements.sglang(SHAPE._replace(layers=num_pools // 2))
+    (group,) = d.groups
+    groups = (
+        replace(group, id=str(at), table=at, transferable=at == 0) for at in range(num_groups)
+    )
+    return replace(d, groups=tuple(groups))
+
+
+def test_pools_that_are_alike_are_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+
+    def counted(footprints: list[Footprint], budget: Budget) -> tuple[int, int] | None:
+        asked.append(len(footprints))
+        return overlap(footprints, budget)
+
+    monkeypatch.setattr(picture_overlays, "overlap", counted)
+    assert describe(by_layer(80, 3)).count(" overlay the same bytes") == 3
+    assert asked == [3, 2]
+
+
+def test_no_list_of_pools_is_searched_for_each_pool() -> None:
+    class Counted(tuple[str, ...]):
+        searched = 0
+
+        def __contains__(self, one: object) -> bool:
+            Counted.searched += 1
+            return super().__contains__(one)
+
+    d = by_layer(80, 3)
+    groups = tuple(
+        replace(
+            group,
+            places=tuple(replace(place, pools=Counted(place.pools)) for place in group.places),
+        )
+        for group in d.groups
+    )
+    describe(replace(d, groups=groups))
+    assert Counted.searched == 0
 
 
 def changed(**fields: Any) -> str:
