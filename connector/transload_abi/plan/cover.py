@@ -10,7 +10,7 @@ from transload_abi.compare_fields import model_differences
 from transload_abi.errors import LimitExceeded, PlanError, Refused
 from transload_abi.plan.narrow import Take, narrowed
 from transload_abi.plan.pair import Pair, check_verdict
-from transload_abi.plan.pieces import Blocks
+from transload_abi.plan.pieces import Blocks, checked
 from transload_abi.plan.types import Plan
 from transload_abi.types import Descriptor, Group, TokenSlice
 
@@ -102,7 +102,8 @@ class Cover:
         """What each source moves for one request; None for those that move nothing.
 
         Args:
-            blocks: Of all sources, if their ranks share their block tables; else of each.
+            blocks: Of all sources, if their ranks share their block tables; else of each, with the
+                same counts and the same lists of the destination.
 
         Raises:
             PlanError: Lists or counts that do not fit; the path names the list.
@@ -110,13 +111,25 @@ class Cover:
         each = [blocks] * len(self.pairs) if isinstance(blocks, Blocks) else list(blocks)
         if len(each) != len(self.pairs):
             raise PlanError(f"blocks of {len(each)} sources came for {len(self.pairs)}", "blocks")
+        _check_one_request([one for pair, one in zip(self.pairs, each, strict=True) if pair])
         plans: list[Plan | None] = []
-        used = Used()
+        used: dict[int, set[int]] = {}
         for pair, part, one in zip(self.pairs, self.parts, each, strict=True):
-            plan = pair.plan(one, part, used) if pair else None
+            plan = pair.plan_beside(used, one, part) if pair else None
             is_empty = plan is None or not any(batch.sequences for batch in plan.batches)
             plans.append(None if is_empty else plan)
         return plans
+
+
+def _check_one_request(each: Sequence[Blocks]) -> None:
+    """Refuse blocks that are not of one destination: parts of several would make none."""
+    lists: dict[int, list[int]] = {}
+    for one in {id(one): one for one in each}.values():
+        if one[2:] != each[0][2:]:
+            raise PlanError("sources are told of other counts of tokens", "blocks")
+        for table, ids in checked(one).dst.items():
+            if lists.setdefault(table, list(ids)) != list(ids):
+                raise PlanError("sources are told of other blocks", f"blocks.dst[{table}]")
 
 
 def _rows(classes: Iterable[frozenset[Offer]]) -> list[tuple[frozenset[Offer], Offer]]:
@@ -147,12 +160,11 @@ class _Need:
     def __init__(self, dst: Descriptor, period: int) -> None:
         self._dst = dst
         self._period = period
-        self._missing = {
-            (number, layer): [(*group.owner.heads[:2], _bits(group.owner.tokens, period))]
-            for number, group in enumerate(dst.groups)
-            if group.transferable
-            for layer in group.layers
-        }
+        self._missing: dict[tuple[int, int], list[tuple[int, int, int]]] = {}
+        for number, group in enumerate(dst.groups):
+            if group.transferable:
+                whole = (*group.owner.heads[:2], _bits(group.owner.tokens, period))
+                self._missing |= {(number, layer): [whole] for layer in group.layers}
 
     def offers(self, source: Descriptor) -> list[Offer]:
         """What a source has of all that the destination takes."""
@@ -224,9 +236,7 @@ def _listed(layers: list[int]) -> str:
     return f"{words} and {len(layers) - 16} more" if len(layers) > 16 else words
 
 
-def _part(
-    source: Descriptor, offers: list[Offer], taken: list[Taken]
-) -> Descriptor | None:
+def _part(source: Descriptor, offers: list[Offer], taken: list[Taken]) -> Descriptor | None:
     """The part of a source that is taken; the source itself where all that it offers is."""
     if not taken:
         return None

@@ -3,7 +3,8 @@
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from transload_abi.compare import compare, match_groups
+from transload_abi.canonical import canonical
+from transload_abi.compare import Comparison, compare, match_groups
 from transload_abi.errors import PlanError, Refused
 from transload_abi.plan import pieces
 from transload_abi.plan.budget import Budget
@@ -40,16 +41,27 @@ class Lane(NamedTuple):
 class Pair:
     """A source and a destination, compiled. Immutable; serves any number of requests.
 
+    A plan brings what this one source has. Whether that is all that the destination takes is for
+    `Cover` to judge.
+
     Attributes:
         lanes: One for each batch of a plan.
+        absent: Sentences on what the destination's groups hold and this source does not.
     """
 
-    __slots__ = ("_shared_pools", "lanes")
+    __slots__ = ("_shared_pools", "absent", "lanes")
 
     lanes: tuple[Lane, ...]
+    absent: tuple[str, ...]
 
-    def __init__(self, lanes: tuple[Lane, ...], shared_pools: tuple[frozenset[int], ...]) -> None:
+    def __init__(
+        self,
+        lanes: tuple[Lane, ...],
+        shared_pools: tuple[frozenset[int], ...],
+        absent: tuple[str, ...] = (),
+    ) -> None:
         self.lanes = lanes
+        self.absent = absent
         self._shared_pools = shared_pools
 
     @classmethod
@@ -65,7 +77,8 @@ class Pair:
             Refused: `compare` refuses, or finds a loss that is not allowed; or a copy would move
                 less than a byte.
         """
-        check_verdict(src, dst, allow_lossy=allow_lossy)
+        absent = check_verdict(src, dst, allow_lossy=allow_lossy).absent
+        src, dst = canonical(src), canonical(dst)
         by_lane: dict[tuple[object, ...], list[Share]] = {}
         by_tables: dict[tuple[int, int], list[Share]] = {}
         for match in match_groups(src, dst):
@@ -79,7 +92,7 @@ class Pair:
             tables = (shares[0].dst.table, shares[0].src.table)
             is_alone = len(shares) == len(by_tables[tables])
             lanes.append(_lane(src, dst, shares, whole[tables] if is_alone else [], budget))
-        return cls(tuple(lanes), _tables_by_pool(dst))
+        return cls(tuple(lanes), _tables_by_pool(dst), absent)
 
     @property
     def templates(self) -> tuple[Template, ...]:
@@ -97,8 +110,23 @@ class Pair:
         Raises:
             PlanError: Lists or counts that do not fit; the path names the list.
         """
+        return self.plan_beside({}, blocks, part)
+
+    def plan_beside(
+        self, used: dict[int, set[int]], blocks: Blocks, part: tuple[int, int] = (0, 1)
+    ) -> Plan:
+        """As `plan`, beside other plans for the same destination.
+
+        Args:
+            used: By table the destination's blocks that the others write; this plan's are added.
+            blocks: Where the request is on either side.
+            part: Ordinal and number of equal shares of the destination's blocks.
+
+        Raises:
+            PlanError: As `plan`, and where another table's block would be written.
+        """
+        blocks, part = pieces.checked(blocks), pieces.checked_part(part)
         batches = []
-        used: dict[int, set[int]] = {}
         for lane in self.lanes:
             numbers, dst_ids = _pieces(lane, blocks, part)
             if len(set(dst_ids)) != len(dst_ids):
@@ -131,14 +159,16 @@ class Pair:
                 seen |= used[table]
 
 
-def check_verdict(src: Descriptor, dst: Descriptor, *, allow_lossy: bool) -> None:
+def check_verdict(src: Descriptor, dst: Descriptor, *, allow_lossy: bool) -> Comparison:
     """Refuse what `compare` refuses, and losses unless they are allowed."""
-    for finding in compare(src, dst).findings:
+    compared = compare(src, dst)
+    for finding in compared.findings:
         between = f"{finding.src} to {finding.dst}" if finding.src else finding.dst
         if finding.verdict == "refused":
             raise Refused(f"{between}: {finding.reason}", finding.path)
         if finding.verdict == "lossy" and not allow_lossy:
             raise Refused(f"{between}: {finding.reason}; losses are not allowed here", finding.path)
+    return compared
 
 
 def _reach(group: Group) -> tuple[Kind, int]:
@@ -246,6 +276,7 @@ def _pieces(lane: Lane, blocks: Blocks, part: tuple[int, int]) -> tuple[Pieces, 
 
 
 def _last_block(lane: Lane, src_ids: list[int], dst_ids: list[int], tokens: Range) -> Pieces:
+    assert lane.src.parts == lane.dst.parts == 1, "one block is not cut"
     if tokens.first == tokens.end:
         return [], []
     for grid, ids in ((lane.src, src_ids), (lane.dst, dst_ids)):

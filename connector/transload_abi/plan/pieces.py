@@ -3,9 +3,10 @@
 from collections import abc
 from collections.abc import Mapping
 from operator import index
-from typing import NamedTuple
+from typing import NamedTuple, SupportsIndex
 
 from transload_abi.errors import PlanError
+from transload_abi.limits import MAX_INTEGER, MAX_QUOTED_CHARS
 from transload_abi.plan.types import Sequence
 from transload_abi.types import Kind, TokenSlice
 
@@ -71,6 +72,44 @@ class Range(NamedTuple):
     seen: int
 
 
+def checked(blocks: Blocks) -> Blocks:
+    """The same, with its counts as plain integers.
+
+    Raises:
+        PlanError: A count is none, or the lists do not come by table; the path names it.
+    """
+    for side, lists in (("src", blocks.src), ("dst", blocks.dst)):
+        if not isinstance(lists, Mapping):
+            raise PlanError("expected block lists by table", f"blocks.{side}")
+    encoder = blocks.num_encoder_tokens
+    return blocks._replace(
+        num_tokens=_count(blocks.num_tokens, "blocks.num_tokens"),
+        first_token=_count(blocks.first_token, "blocks.first_token"),
+        num_encoder_tokens=encoder and _count(encoder, "blocks.num_encoder_tokens"),
+    )
+
+
+def checked_part(part: tuple[int, int]) -> tuple[int, int]:
+    """Ordinal and number of shares as plain integers.
+
+    Raises:
+        PlanError: There is no such share.
+    """
+    ordinal, number = (_count(each, "part") for each in part)
+    if not 0 <= ordinal < number:
+        raise PlanError(f"there is no share {ordinal} of {number}", "part")
+    return ordinal, number
+
+
+def _count(number: object, path: str) -> int:
+    if isinstance(number, bool) or not isinstance(number, SupportsIndex):
+        raise PlanError(f"expected an integer, got {repr(number)[:MAX_QUOTED_CHARS]}", path)
+    count = index(number)
+    if abs(count) > MAX_INTEGER:
+        raise PlanError("expected a number below 2^53", path)
+    return count
+
+
 def tokens_of(kind: Kind, window: int, blocks: Blocks) -> Range:
     """The tokens that a group moves.
 
@@ -115,10 +154,16 @@ def ids_of(grid: Grid, blocks: Blocks) -> list[int]:
     path = f"blocks.{grid.side}[{grid.table}]"
     if grid.table not in lists:
         raise PlanError("no block list for this table", path)
+    ids = lists[grid.table]
+    if isinstance(ids, abc.Iterator | abc.Mapping | abc.Set):
+        raise PlanError("expected a list of block ids", path)
     try:
-        return list(map(index, lists[grid.table]))
+        found = list(map(index, ids))
     except TypeError as error:
         raise PlanError(f"block ids must be integers: {error}", path) from error
+    if bool in map(type, ids):
+        raise PlanError("block ids must be integers: a bool is none", path)
+    return found
 
 
 def check_ids(grid: Grid, ids: list[int]) -> None:
@@ -126,7 +171,8 @@ def check_ids(grid: Grid, ids: list[int]) -> None:
     if ids and (min(ids) < 0 or max(ids) >= grid.num_blocks):
         at = next(at for at, one in enumerate(ids) if not 0 <= one < grid.num_blocks)
         path = f"blocks.{grid.side}[{grid.table}][{at}]"
-        raise PlanError(f"block {ids[at]}: the pool has {grid.num_blocks}", path)
+        block = ids[at] if abs(ids[at]) <= MAX_INTEGER else "beyond 2^53"
+        raise PlanError(f"block {block}: the pool has {grid.num_blocks}", path)
 
 
 def check_length(grid: Grid, ids: list[int], count: int) -> int:
@@ -200,10 +246,11 @@ def even_pieces(
         and dst.null_block not in ids[1]
     ):
         return ours, theirs
-    seen = tokens.seen * dst.parts // per_block
+    # A rank may have none of the tokens that are seen, and yet others of the block they are in.
+    seen = tokens.seen * dst.parts // per_block if tokens.seen < tokens.end else end
     held: Pieces = ([], [])
     lacks = end - first - len(ours), end - first - len(theirs)
-    for at in range(end - first):
+    for at in range(min(max(seen - first, 0), lacks[1]), end - first):
         numbers = (
             ours[at - lacks[0]] if at >= lacks[0] else -1,
             theirs[at - lacks[1]] if at >= lacks[1] else -1,
@@ -265,23 +312,49 @@ def uneven_pieces(
     """As `even_pieces`, where the sides hold different slices; `tokens` are the request's."""
     step = dst.tokens_per_block // dst.parts
     held: Pieces = ([], [])
-    for token in range(tokens.first, tokens.end, step):
+    # Before the destination's list begins, only what is seen could be wrong.
+    begin = min(tokens.seen // step * step, _token(dst, missing[1] * dst.tokens_per_block))
+    token = _common(src, dst, max(tokens.first, begin), tokens.end)
+    while token < tokens.end:
         ours, theirs = _ordinal(src, token, step), _ordinal(dst, token, step)
-        if ours < 0 or theirs < 0:
-            continue
         numbers = (_number(src, ids[0], ours, missing[0]), _number(dst, ids[1], theirs, missing[1]))
         if _moves(src, dst, numbers, theirs, is_seen=token + step > tokens.seen):
             held[0].append(numbers[0])
             held[1].append(numbers[1])
+        token = _common(src, dst, token + step, tokens.end)
     return held
 
 
+def _common(src: Grid, dst: Grid, token: int, end: int) -> int:
+    """The first token from one on that lies on both ranks, or one beyond the end."""
+    while token < end:
+        later = max(_held_from(src, token), _held_from(dst, token))
+        if later == token:
+            break
+        token = later
+    return token
+
+
+def _held_from(grid: Grid, token: int) -> int:
+    """The first token from one on that lies on a rank."""
+    tokens = grid.tokens
+    unit = token // tokens.interleave
+    ahead = (tokens.rank - unit) % tokens.size
+    return (unit + ahead) * tokens.interleave if ahead else token
+
+
+def _token(grid: Grid, local: int) -> int:
+    """Which of the request's tokens a rank's local one is."""
+    tokens = grid.tokens
+    cycle, inside = divmod(local, tokens.interleave)
+    return (cycle * tokens.size + tokens.rank) * tokens.interleave + inside
+
+
 def _ordinal(grid: Grid, token: int, step: int) -> int:
-    """The ordinal of the piece among those of a rank; -1 where another rank has it."""
+    """The ordinal of a piece among those of the rank that has its tokens."""
     tokens = grid.tokens
     unit, inside = divmod(token, tokens.interleave)
-    cycle, rank = divmod(unit, tokens.size)
-    return (cycle * tokens.interleave + inside) // step if rank == tokens.rank else -1
+    return (unit // tokens.size * tokens.interleave + inside) // step
 
 
 def _number(grid: Grid, ids: list[int], ordinal: int, missing: int) -> int:
