@@ -26,6 +26,7 @@ MAX_LISTED_BLOCKS: Final = 1 << 20
 
 _MAX_LENGTHS: Final = 12
 _MAX_REGIONS: Final = 6
+_MAX_ABSENT: Final = 16
 """So many are told one by one."""
 
 
@@ -65,7 +66,13 @@ def plan_text(
         request.first_token,
     )
     plan = pair.plan(blocks)
-    lines = [*_summary(plan, request), "", *_regions("source", src), *_regions("destination", dst)]
+    lines = [
+        *_summary(plan, request),
+        *_absent(pair),
+        "",
+        *_regions("source", src),
+        *_regions("destination", dst),
+    ]
     if has_runs:
         lines += ["", *(_copy_words(each) for each in copies(plan))]
     return "\n".join(lines) + "\n"
@@ -164,6 +171,15 @@ def _summary(plan: Plan, request: Request) -> Iterator[str]:
     converted = sum(len(batch.conversions) * _num_pieces(batch) for batch in plan.batches)
     if converted:
         yield f"conversions  {converted:,}, each a role of a layer of a piece"
+
+
+def _absent(pair: Pair) -> Iterator[str]:
+    if pair.absent:
+        yield ""
+        yield "other sources have to bring what this one lacks"
+        yield from (f"             {words}" for words in pair.absent[:_MAX_ABSENT])
+    if len(pair.absent) > _MAX_ABSENT:
+        yield f"             and {len(pair.absent) - _MAX_ABSENT:,} more"
 
 
 def _length_words(lengths: Counter[int]) -> Iterator[str]:

@@ -1,5 +1,9 @@
 """Which bits beyond a plan's elements may be copied: the pads of pages and blocks copied whole."""
 
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
+from itertools import pairwise
+
 from transload_abi.errors import ProofFailed
 from transload_abi.plan.types import Batch
 from transload_abi.proof_bits import Bundle, Elements, Home, Strip, elements
@@ -30,7 +34,7 @@ def check_pads(
     if (batch.src_parts, batch.dst_parts) != (1, 1):
         raise ProofFailed(f"bit {extra[0].first} is no element's and blocks are cut", path)
     owned = [*_pages(mine, home), *_blocks(home, descriptors)]
-    for strip in extra:
+    for strip in _cut(extra, sorted({spot for one in owned for spot in one[:2]})):
         if not any(
             first <= strip.first and strip.end <= end and (strip.shift, strip.src) == source
             for first, end, source in owned
@@ -41,6 +45,14 @@ def check_pads(
 
 Owned = tuple[int, int, tuple[int, Home | None]]
 """First bit, end, and where a copy of the whole takes them from."""
+
+
+def _cut(extra: list[Strip], borders: list[int]) -> Iterator[Strip]:
+    """The same bits, cut where a page or a block begins or ends: pads of two may be neighbours."""
+    for strip in extra:
+        inside = borders[bisect_right(borders, strip.first) : bisect_left(borders, strip.end)]
+        for first, end in pairwise((strip.first, *inside, strip.end)):
+            yield strip._replace(first=first, end=end)
 
 
 def _pages(mine: list[Bundle], home: Home) -> list[Owned]:

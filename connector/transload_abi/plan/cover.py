@@ -4,7 +4,6 @@ from collections.abc import Iterable, Sequence
 from math import lcm
 from typing import Final
 
-from transload_abi.canonical import canonical
 from transload_abi.compare import match_groups
 from transload_abi.compare_fields import model_differences
 from transload_abi.errors import LimitExceeded, PlanError, Refused
@@ -29,8 +28,8 @@ class Cover:
 
     Attributes:
         sources: For each source the part of its descriptor that is read here, None where nothing
-            is; where all of it is, its canonical form. A plan from that source is one from this
-            descriptor. Of a layer that is cut into several ranges of heads, each is a group.
+            is. A plan from that source is one from this descriptor. Of a layer that is cut into
+            several ranges of heads, each is a group.
         pairs: Each of these with the destination.
         parts: Ordinal and number of the shares that replicas make of the destination's blocks.
     """
@@ -73,8 +72,6 @@ class Cover:
         """
         for source in sources:
             _check_source(source, dst, allow_lossy=allow_lossy)
-        paths = {group.id: f"groups[{number}]" for number, group in enumerate(dst.groups)}
-        sources, dst = [canonical(source) for source in sources], canonical(dst)
         need = _Need(dst, _period([*sources, dst]))
         classes: dict[frozenset[Offer], list[int]] = {}
         offers = [need.offers(source) for source in sources]
@@ -91,7 +88,7 @@ class Cover:
             for at, number in enumerate(members):
                 parts[number] = ((at + turn) % len(members), len(members))
                 parted[number] = _part(sources[number], offers[number], taken[offered])
-        need.check_nothing_missing(paths)
+        need.check_nothing_missing()
         pairs: list[Pair | None] = []
         for part in parted:
             pair = Pair.compile(part, dst, allow_lossy=allow_lossy) if part is not None else None
@@ -201,12 +198,8 @@ class _Need:
         self._missing[number, layer] = rest
         return taken
 
-    def check_nothing_missing(self, paths: dict[str, str]) -> None:
-        """Refuse if anything is missing; the message names layers and heads.
-
-        Args:
-            paths: Of the destination's groups by id.
-        """
+    def check_nothing_missing(self) -> None:
+        """Refuse if anything is missing; the message names layers and heads."""
         for (number, _), spans in self._missing.items():
             for first, end, tokens in spans:
                 group = self._dst.groups[number]
@@ -218,7 +211,7 @@ class _Need:
                 raise Refused(
                     f"{group.id}: no source has {_words(group, first, end, tokens, self._period)} "
                     f"of layers {_listed(layers)}",
-                    paths[group.id],
+                    f"groups[{number}]",
                 )
 
 

@@ -220,6 +220,17 @@ def test_a_plan(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(capsys, "plan", *files, "--tokens", "20") == (0, PLAN, "")
 
 
+def test_what_other_sources_have_to_bring(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    d = vllm("LBHNC")
+    later = with_groups(d, replace(d.groups[0], layers=(1, 2)))
+    status, out, _ = run(capsys, "plan", write("a", d), write("b", later), "--tokens", "20")
+    assert status == 0
+    assert (
+        "\n\nother sources have to bring what this one lacks\n"
+        "             attention: the source has nothing of layers 2\n\nregister"
+    ) in out
+
+
 def test_blocks_are_named(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     files = write("a", vllm("BLHNC")), write("b", vllm("BLHNC"))
     args = ("--tokens", "24", "--src-blocks", "2-4", "--dst-blocks", "0=1,2,3", "--runs")

@@ -286,6 +286,25 @@ def test_of_overlapping_tokens_the_source_with_more_gives_all(is_first: bool) ->
     assert [plan is not None for plan in plans] == [is_first, not is_first]
 
 
+def test_of_each_layer_the_source_with_more_tokens_gives_all() -> None:
+    # Either has one layer whole and the other's even tokens.
+    d = PLACEMENTS["LBNHC"](SHAPE)
+    (group,) = d.groups
+    first, second = (
+        replace(group, id=f"{layer}", layers=(layer,), table=layer) for layer in range(2)
+    )
+    half = replace(group.owner, tokens=TokenSlice(0, 2, 1))
+    sources = [
+        replace(d, groups=(first, replace(second, owner=half))),
+        replace(d, groups=(replace(first, owner=half), second)),
+    ]
+    cover = Cover.compile(sources, replace(d, groups=(first, second)))
+    assert [part and [one.layers for one in part.groups] for part in cover.sources] == [
+        [(0,)],
+        [(1,)],
+    ]
+
+
 def test_tokens_that_are_there_already_are_not_taken_again() -> None:
     half = ranks(2, 1)[0]
     cover = Cover.compile([half, *ranks(4, 1)], PLACEMENTS["LBHNC"](SHAPE))

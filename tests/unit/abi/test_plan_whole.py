@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from support.abi_latents import packed
 from support.abi_moves import regroup, with_heads
 from support.abi_placements import PLACEMENTS, Shape
+from transload_abi.canonical import canonical
 from transload_abi.plan import Blocks, Pair, num_bytes, num_runs, regions, run_lengths
 from transload_abi.proof import prove
 from transload_abi.types import Descriptor, Group
@@ -39,6 +40,19 @@ def test_a_hundred_layers_are_one_region_and_one_run_a_block() -> None:
     plan = pair.plan(Blocks({0: ids}, {0: chance.sample(range(1, 400_000), 100)}, 6400))
     assert num_runs(plan) <= 100
     assert num_bytes(plan) == 100 * d.pools[0].block_bytes
+
+
+def test_equal_places_are_one_page_and_move_once() -> None:
+    once = regroup(PLACEMENTS["LBNHC"](Shape(layers=1)))
+    (group,) = once.groups
+    k, v = group.roles
+    spelled = regroup(once, places=group.places * 2, roles=(k, replace(v, place=1)))
+    apart = PLACEMENTS["sglang"](Shape(layers=1))
+    for src, dst in ((spelled, spelled), (spelled, once), (spelled, apart), (apart, spelled)):
+        moved = lengths(src, dst, [1, 2])
+        assert sum(size * count for size, count in moved.items()) == 2 * 2048
+        plain = Pair.compile(canonical(src), canonical(dst))
+        assert Pair.compile(src, dst).templates == plain.templates
 
 
 def test_blocks_move_with_their_pads() -> None:

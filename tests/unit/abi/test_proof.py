@@ -11,11 +11,12 @@ from support.abi_latents import packed
 from support.abi_moves import regroup, with_heads, with_tokens
 from support.abi_placements import PLACEMENTS, Shape
 from transload_abi import proof_bits
+from transload_abi.check import check
 from transload_abi.errors import LimitExceeded, ProofFailed
 from transload_abi.plan import Batch, Blocks, Conversion, Operand, Pair, Plan
 from transload_abi.plan.types import Sequence, Side, Template
 from transload_abi.proof import prove
-from transload_abi.types import Descriptor
+from transload_abi.types import Descriptor, Place
 
 SHAPE = Shape(layers=2, blocks=9, heads=2, tokens=4, size=8)
 BLOCKS = Blocks({0: [1, 4]}, {0: [2, 3]}, 8)
@@ -281,6 +282,26 @@ def test_pads_hold_no_element() -> None:
     plan = planned(d, d, Blocks({0: [1]}, {0: [2]}, 2))
     message = failure(plan, rebuilt, rebuilt)
     assert message.endswith("is an element of fp8_ds_mla_656-1 and no pad")
+
+
+def test_pads_of_two_pages_may_be_neighbours() -> None:
+    # K's page ends in a pad of 8 bytes, V's begins with one; both are copied as one run.
+    d = cache(layers=1)
+    (group,) = d.groups
+    row = (("H", 1, 2, 128), ("N", 1, 4, 256), ("D", 1, 8, 16))
+    roles = tuple(
+        replace(role, terms=row, base_bits=base, place=number)
+        for number, (role, base) in enumerate(zip(group.roles, (0, 64), strict=True))
+    )
+    places = tuple(Place(("kv",), 272, 0, first, 136) for first in (0, 136))
+    pool = replace(d.pools[0], num_bytes=9 * 272, block_bytes=0)
+    padded = replace(d, pools=(pool,), groups=(replace(group, roles=roles, places=places),))
+    check(padded)
+    plan = planned(padded, padded)
+    assert [one.run_bytes for one in plan.batches[0].templates] == [272]
+    narrow = tuple(replace(place, page_bytes=0) for place in places)
+    unowned = replace(padded, groups=(replace(padded.groups[0], places=(places[0], narrow[1])),))
+    assert failure(plan, unowned, unowned) == "batches[0]: bits 1088 to 1152 are nobody's pad"
 
 
 def test_pads_of_pages_belong_to_the_page() -> None:
