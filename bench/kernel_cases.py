@@ -25,6 +25,7 @@ MOST_PAYLOAD: Final = 128 << 20
 FLAT: Final = ("memcpy", "nt")
 """The flat copies of the same bytes: glibc's, and one run past the caches."""
 
+TORCH: Final = TorchKernels()
 Turn = Callable[[int], object]
 Table = list[Tensor]
 
@@ -336,6 +337,23 @@ def _row(of: Format, num_elements: int) -> tuple[int, ScalePlace | None]:
         return elements, None
     row = -(-(elements + num_elements // of.group_elements * size) // 4) * 4
     return row, ScalePlace(elements, (row,), size)
+
+
+def small_calls(memory: Memory, size: int) -> dict[str, Callable[[Implementation], object]]:
+    """One call of each operation that moves `size` bytes, of one row or tile."""
+    dst, src, at = memory.dst, memory.src, _offsets([0])
+    runs, tile = torch.tensor([[0, 0, 0, 0, size]]), ((size // 64, 64, 2), (32, 2, size // 32))
+    f32, bf16 = Format("f32"), Format("bf16")
+    return {
+        "copy_runs": lambda by: by.copy_runs([dst], [src], runs),
+        "relayout_rows": lambda by: by.relayout_rows(dst, src, at, at, size, ()),
+        "transpose_pages": lambda by: by.transpose_pages(dst, src, at, at, 2, tile, ()),
+        "convert_rows": lambda by: by.convert_rows(
+            dst, src, at, at, size // 4, (), f32, bf16, None, None
+        ),
+        "zero_tail": lambda by: by.zero_tail(dst, at, size, ()),
+        "digest_blocks": lambda by: by.digest_blocks(src, at, size, ()),
+    }
 
 
 def others(memory: Memory) -> Iterator[Case]:

@@ -8,6 +8,7 @@ of two flat copies, glibc's `memcpy` and one run past the caches (whichever has 
     python bench/kernels.py                      all sections
     python bench/kernels.py --sections gather    one of gather, relayout, transpose, convert, other
     python bench/kernels.py --threads            two threads against one, in wall time
+    python bench/kernels.py --small              calls of 64 bytes to 64 KiB, beside the torch path
 """
 
 import argparse
@@ -134,6 +135,22 @@ def threads_table(memory: cases.Memory, repeats: int) -> None:
         print(f"{payload >> 10:>8}  {best[1]:6.2f}  {best[2]:6.2f}", flush=True)
 
 
+def small_table(memory: cases.Memory, repeats: int) -> None:
+    """CPU time of small calls, data in the caches, beside the torch path: what a call costs."""
+    print("bytes, microseconds a call by C++ and by the torch path, medians")
+    for size in (64, 4096, 65536):
+        for name, call in cases.small_calls(memory, size).items():
+            spent: dict[str, list[float]] = {"ours": [], "torch path": []}
+            for _ in range(repeats + 1):
+                for kernels, times in zip((memory.ours, cases.TORCH), spent.values(), strict=True):
+                    start = time.thread_time()
+                    for _ in range(50):
+                        call(kernels)
+                    times.append((time.thread_time() - start) / 50 * 1e6)
+            ours, torchs = (statistics.median(times[1:]) for times in spent.values())
+            print(f"{size:>8} {name:<16} {ours:8.1f} {torchs:8.1f}", flush=True)
+
+
 def machine() -> str:
     """The processor, as the kernel names it."""
     lines = pathlib.Path("/proc/cpuinfo").read_text().splitlines()
@@ -148,12 +165,16 @@ def main() -> None:
     parser.add_argument("--sections", default=",".join(SECTIONS), help="by commas")
     parser.add_argument("--only", default="", help="cases whose name contains this")
     parser.add_argument("--threads", action="store_true", help="two threads against one, no more")
+    parser.add_argument("--small", action="store_true", help="small calls, no more")
     parser.add_argument("--out", type=pathlib.Path, default=BENCH / "results/kernels.json")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     memory = cases.Memory()
     if arguments.threads:
         threads_table(memory, arguments.repeats)
+        return
+    if arguments.small:
+        small_table(memory, arguments.repeats)
         return
     rows = []
     gc.disable()

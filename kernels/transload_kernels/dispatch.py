@@ -35,9 +35,10 @@ PREFERENCE: Final[dict[str, tuple[str, ...]]] = {
 }
 """By torch's type of device; ROCm's is `cuda`. Every other type has torch alone.
 
-No size changes the order. `cpu` before `torch` was measured for each operation from 64 bytes (3 to
-8 us of CPU time a call against 70 to 360) to 64 MiB, two vCPUs of an AMD EPYC 9004, one thread,
-`python bench/kernels.py`. `triton` before `torch` is not measured: no GPU was at hand.
+No size changes the order: `cpu` beat `torch` for each operation from 64 bytes to 64 KiB (two vCPUs
+of an AMD EPYC, one thread, `python bench/kernels.py --small`), and for conversions of 32 MiB
+(`--sections convert`); other large calls were compared with torch's own operations alone. `triton`
+before `torch` on GPUs is not measured here.
 """
 
 _log = logging.getLogger(__name__)

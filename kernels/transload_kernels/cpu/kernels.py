@@ -59,9 +59,9 @@ class _Format(ctypes.Structure):
 def default_threads() -> int:
     """`TRANSLOAD_KERNEL_THREADS`, or half the cores this process may use, four at most.
 
-    Two threads moved 1.3 to 1.5 times what one does and four were not to be had (two vCPUs of an
-    AMD EPYC 9004, runs of 64 KiB to 1 MiB, `bench/kernels.py --threads`); on larger machines a few
-    cores reach the memory's limit, and the engine wants the others.
+    Two threads moved 1.1 to 1.25 times what one does from 4 to 64 MiB (two vCPUs of an AMD EPYC,
+    wall time, best of 140, `bench/kernels.py --threads`). More than two, and larger machines, are
+    not measured: four is a guess that leaves the engine its cores.
 
     Raises:
         BadArgument: The variable is no whole number above 0.

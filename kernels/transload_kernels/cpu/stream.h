@@ -10,7 +10,10 @@
 
 namespace transload {
 
-// Shortest run that is written past the caches, and the fewest bytes of a call for that.
+// Shortest run of any alignment that is written past the caches (not tuned), and the fewest bytes
+// of a call for that: with it calls of 256 and 512 KiB took a quarter less time, of 64 KiB a sixth
+// (two vCPUs of an AMD EPYC, bench/kernels.py --sections gather). What is so small is left where
+// its reader finds it.
 constexpr int64_t kStreamRunBytes = 256;
 #if defined(TRANSLOAD_STREAM_CALL_BYTES)  // for tests
 constexpr int64_t kStreamCallBytes = TRANSLOAD_STREAM_CALL_BYTES;
@@ -71,8 +74,8 @@ inline int64_t copy_head(uint8_t* dst, const uint8_t* src, int64_t num_bytes) {
   return head;
 }
 
-// How far reading is ahead of writing. 512 to 4,096 bytes did equally well, none 5 % worse, 8,192 a
-// fifth worse (two vCPUs of an AMD EPYC 9004, one run of 64 MiB).
+// How far reading is ahead of writing. None and 512 to 4,096 bytes were within 12 % of each other,
+// less than the spread; 8,192 was a fifth slower (two vCPUs of an AMD EPYC, runs of 64 MiB).
 constexpr int64_t kAheadBytes = 1024;
 
 // A run past the caches, whose first kAheadBytes had better be on their way.
@@ -105,9 +108,9 @@ inline void stream_near(uint8_t* dst, const uint8_t* src, int64_t num_bytes, con
 // pushed, and copied when some more are. Of a short row all lines are; of a long one a line of each
 // page, all at once, so that pages are looked up side by side.
 //
-// Rows of 32 KiB wait, 128 at most. Of 8, 32 and 128 KiB 32 did best by 5 to 10 % at rows of 64 to
-// 1,152 bytes; the pages are worth 10 % at rows of 64 and 256 KiB from random places (two vCPUs of
-// an AMD EPYC 9004, pages of 4 KiB, bench/kernels.py --sections gather,relayout).
+// Rows of 32 KiB wait, 128 at most: of rows of 64 to 1,152 bytes 16, 32 and 64 KiB did alike within
+// the spread, 2 KiB up to a third worse. The pages are worth 10 % at rows of 64 and 256 KiB from
+// random places (two vCPUs of an AMD EPYC, pages of 4 KiB, bench/kernels.py).
 class StreamQueue {
  public:
   explicit StreamQueue(int64_t row_bytes)

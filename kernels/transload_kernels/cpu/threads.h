@@ -10,8 +10,8 @@
 
 namespace transload {
 
-// Fewest bytes worth a thread of their own. Starting and joining one costs 20-60 us (two vCPUs of
-// an AMD EPYC 9004; bench/kernels.py --threads), in which one thread moves about half a MiB.
+// Fewest bytes worth a thread of their own: from 4 MiB on two threads gained 11 to 25 % (two vCPUs
+// of an AMD EPYC, bench/kernels.py --threads). Fewer were not tried.
 #if defined(TRANSLOAD_MIN_BYTES_PER_THREAD)  // for tests
 constexpr int64_t kMinBytesPerThread = TRANSLOAD_MIN_BYTES_PER_THREAD;
 #else

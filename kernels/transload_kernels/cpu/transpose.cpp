@@ -138,9 +138,9 @@ class Turner {
     }
   }
 
-  // Pieces of 256 bytes of each source row by 64 bytes or more of each destination row; those of
-  // bytes of 128 by 128. Half of either, or pieces of 8 KiB, were up to a third slower, and so was
-  // twice as much waiting (two vCPUs of an AMD EPYC 9004, bench/kernels.py --sections transpose).
+  // Pieces of 256 bytes of each source row, but of bytes 128. With 128 tiles of 8-byte elements
+  // were 40 % slower, with 256 those of bytes a quarter; 32 KiB waiting was no better than 16 (two
+  // vCPUs of an AMD EPYC, bench/kernels.py --sections transpose).
   static constexpr int64_t kStageBytes = 16 << 10, kLine = 64 / kElement;
   static constexpr int64_t kMostCols = kElement == 1 ? 128 : 256 / kElement;
   static constexpr int64_t kWaitingBytes = 16 << 10, kMost = 8;

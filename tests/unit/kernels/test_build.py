@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from support.waiting import until
 from transload_kernels.cpu import build
 from transload_kernels.errors import BuildFailed, Unsupported
 
@@ -78,16 +80,28 @@ def test_what_decides_the_code_decides_the_file(
     assert compiler.num_calls == 2
 
 
-def test_processes_that_want_the_same_one_compile_it_once(compiler: FakeCompiler) -> None:
-    compiler.behave('echo made > "$out"; read _ < /proc/self/stat')
+async def test_who_waits_for_anothers_compilation_compiles_nothing(
+    compiler: FakeCompiler,
+) -> None:
+    path = build.shared_object()
+    path.unlink()
     script = "from transload_kernels.cpu import build; print(build.shared_object())"
-    started = [
-        subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
-        for _ in range(3)
-    ]
-    told = {process.communicate(timeout=50)[0] for process in started}
-    assert [process.returncode for process in started] == [0, 0, 0]
-    assert len(told) == 1
+    with build._locked(path.with_suffix(".lock")):
+        waiting = subprocess.Popen(
+            [sys.executable, "-c", script], stdout=subprocess.PIPE, text=True
+        )
+        # `/proc/locks` marks who waits for a lock by an arrow.
+        asks = re.compile(rf"-> FLOCK .* {waiting.pid} ")
+        try:
+            await until(lambda: asks.search(Path("/proc/locks").read_text()), "asking for the lock")
+            path.write_text("of another")
+            path.chmod(0o700)
+        except BaseException:
+            waiting.kill()
+            waiting.communicate()
+            raise
+    assert waiting.communicate(timeout=50)[0] == f"{path}\n"
+    assert path.read_text() == "of another"
     assert compiler.num_calls == 1
 
 
@@ -150,7 +164,7 @@ def test_anothers_result_is_refused(
 ) -> None:
     build.shared_object()
     user = os.geteuid()
-    monkeypatch.setattr(build.os, "geteuid", lambda: user + 1)
+    monkeypatch.setattr(os, "geteuid", lambda: user + 1)
     with pytest.raises(Unsupported, match="not this user's alone"):
         build.shared_object()
 
