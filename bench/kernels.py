@@ -25,6 +25,7 @@ import torch
 
 import kernel_cases as cases
 from transload_kernels.cpu import CpuKernels
+from transload_kernels.implementation import Implementation
 
 BENCH = pathlib.Path(__file__).parent
 SECTIONS: dict[str, Callable[[cases.Memory], Iterator[cases.Case]]] = {
@@ -140,14 +141,15 @@ def small_table(memory: cases.Memory, repeats: int) -> None:
     print("bytes, microseconds a call by C++ and by the torch path, medians")
     for size in (64, 4096, 65536):
         for name, call in cases.small_calls(memory, size).items():
-            spent: dict[str, list[float]] = {"ours": [], "torch path": []}
+            both: tuple[Implementation, ...] = (memory.ours, cases.TORCH)
+            spent: list[list[float]] = [[], []]
             for _ in range(repeats + 1):
-                for kernels, times in zip((memory.ours, cases.TORCH), spent.values(), strict=True):
+                for kernels, times in zip(both, spent, strict=True):
                     start = time.thread_time()
                     for _ in range(50):
                         call(kernels)
                     times.append((time.thread_time() - start) / 50 * 1e6)
-            ours, torchs = (statistics.median(times[1:]) for times in spent.values())
+            ours, torchs = (statistics.median(times[1:]) for times in spent)
             print(f"{size:>8} {name:<16} {ours:8.1f} {torchs:8.1f}", flush=True)
 
 

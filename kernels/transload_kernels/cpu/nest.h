@@ -18,8 +18,8 @@ enum class Merge { kKeep, kOrdered, kAny };
 
 // Rows as long as a line and longer are best read in sequence, since stores past the caches wait
 // for nobody wherever they go; shorter ones are best written in sequence, to fill lines.
-// Rows of 512 bytes of 32 layers, token by token: 0.84 of a flat copy read in sequence, 0.64 written
-// in sequence (two vCPUs of an AMD EPYC, bench/kernels.py --sections relayout).
+// Rows of 512 bytes of 32 layers, token by token: 0.84 of a flat copy read in sequence, 0.64
+// written in sequence (two vCPUs of an AMD EPYC, bench/kernels.py --sections relayout).
 constexpr int64_t kReadInSequenceBytes = 64;
 
 template <int kSides>

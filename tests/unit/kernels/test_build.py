@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import shutil
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from support.waiting import until
+from support.waiting import soon, until
 from transload_kernels.cpu import build
 from transload_kernels.errors import BuildFailed, Unsupported
 
@@ -87,8 +88,8 @@ async def test_who_waits_for_anothers_compilation_compiles_nothing(
     path.unlink()
     script = "from transload_kernels.cpu import build; print(build.shared_object())"
     with build._locked(path.with_suffix(".lock")):
-        waiting = subprocess.Popen(
-            [sys.executable, "-c", script], stdout=subprocess.PIPE, text=True
+        waiting = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", script, stdout=asyncio.subprocess.PIPE
         )
         # `/proc/locks` marks who waits for a lock by an arrow.
         asks = re.compile(rf"-> FLOCK .* {waiting.pid} ")
@@ -98,9 +99,10 @@ async def test_who_waits_for_anothers_compilation_compiles_nothing(
             path.chmod(0o700)
         except BaseException:
             waiting.kill()
-            waiting.communicate()
+            await waiting.communicate()
             raise
-    assert waiting.communicate(timeout=50)[0] == f"{path}\n"
+    told, _ = await soon(waiting.communicate())
+    assert told.decode() == f"{path}\n"
     assert path.read_text() == "of another"
     assert compiler.num_calls == 1
 
