@@ -4,14 +4,19 @@ Lines have at most `WIDTH` characters. Groups of which the same is to be said ar
 """
 
 import textwrap
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
-from transload_abi.compare import Comparison, Finding, Match, compare, differences, match_groups
-from transload_abi.compare_fields import Difference, Verdict, model_differences
+from transload_abi.compare import Comparison, Finding, Match, compare, match_groups
+from transload_abi.compare_fields import (
+    Difference,
+    Verdict,
+    group_differences,
+    model_differences,
+)
 from transload_abi.compare_words import layout_words, numbers_words, pool_words
 from transload_abi.fingerprints import Fingerprints, of_group
-from transload_abi.types import Descriptor, Group
+from transload_abi.types import Descriptor, Group, Pool
 
 WIDTH: Final = 100
 _MAX_NAME_CHARS: Final = 40
@@ -68,8 +73,14 @@ def _sections(
     a: Descriptor, b: Descriptor, matches: Iterable[Match], there: Comparison, back: Comparison
 ) -> Iterator[str]:
     titles: dict[tuple[str, ...], list[str]] = {}
+    sides = _Side(a), _Side(b)
+    found = _by_ids(there), _by_ids(back)
     for match in matches:
-        body = tuple(_section(a, b, match, there, back))
+        told = (
+            ("A -> B", found[0].get((match.src.id, match.dst.id), ())),
+            ("B -> A", found[1].get((match.dst.id, match.src.id), ())),
+        )
+        body = tuple(_section(sides, match, told))
         ids = dict.fromkeys((match.src.id, match.dst.id))
         title = f"{' -> '.join(map(_short, ids))} (layers {numbers_words(match.layers)})"
         titles.setdefault(body, []).append(title)
@@ -79,43 +90,66 @@ def _sections(
         yield from body
 
 
-def _section(
-    a: Descriptor, b: Descriptor, match: Match, there: Comparison, back: Comparison
-) -> Iterator[str]:
-    backward = {
-        each.field: each for each in differences(b, a, Match(match.dst, match.src, match.layers))
-    }
+_Findings = tuple[tuple[str, Iterable[Finding]], ...]
+"""Arrows, and the findings that way."""
+
+
+def _by_ids(comparison: Comparison) -> dict[tuple[str, str], list[Finding]]:
+    found: dict[tuple[str, str], list[Finding]] = {}
+    for each in comparison.findings:
+        found.setdefault((each.src, each.dst), []).append(each)
+    return found
+
+
+class _Side:
+    """What is told of a descriptor's groups, worked out once for each of them."""
+
+    def __init__(self, d: Descriptor) -> None:
+        self._descriptor = d
+        self._pools = {pool.id: pool for pool in d.pools}
+        self._placements: dict[str, dict[str, str]] = {}
+        self._fingerprints: dict[str, Fingerprints] = {}
+
+    def placement(self, group: Group) -> dict[str, str]:
+        """Fields without any bearing on the verdict, and what they say."""
+        if group.id not in self._placements:
+            self._placements[group.id] = _placement(self._pools, group)
+        return self._placements[group.id]
+
+    def fingerprints(self, group: Group) -> Fingerprints:
+        if group.id not in self._fingerprints:
+            self._fingerprints[group.id] = of_group(self._descriptor, group)
+        return self._fingerprints[group.id]
+
+
+def _section(sides: tuple[_Side, _Side], match: Match, told: _Findings) -> Iterator[str]:
+    a, b = sides
+    src, dst, layers = match
+    backward = {each.field: each for each in group_differences(dst, src, layers, "")}
     rows = [
         _row_of(each, backward[each.field].verdict if each.field in backward else "-")
-        for each in differences(a, b, match)
-        if not each.path.startswith("model.")
+        for each in group_differences(src, dst, layers, "")
     ]
     shown = {row.field for row in rows}
-    rows += [row for row in _placement_rows(a, b, match) if row.field not in shown]
+    ours, theirs = a.placement(src), b.placement(dst)
+    rows += [
+        Row(field, words, theirs[field])
+        for field, words in ours.items()
+        if words != theirs[field] and field not in shown
+    ]
     yield from _table(rows)
-    pairs = ((match.src.id, match.dst.id), (match.dst.id, match.src.id))
-    for arrow, comparison, pair in zip(("A -> B", "B -> A"), (there, back), pairs, strict=True):
-        yield from _told(
-            arrow, (each for each in comparison.findings if (each.src, each.dst) == pair)
-        )
-    yield from _fingerprint_lines(of_group(a, match.src), of_group(b, match.dst))
+    for arrow, findings in told:
+        yield from _told(arrow, findings)
+    yield from _fingerprint_lines(a.fingerprints(src), b.fingerprints(dst))
 
 
 def _row_of(difference: Difference, back: str) -> Row:
     return Row(difference.field, difference.src, difference.dst, difference.verdict, back)
 
 
-def _placement_rows(a: Descriptor, b: Descriptor, match: Match) -> Iterator[Row]:
-    """What differs without any bearing on the verdict."""
-    ours, theirs = _placement(a, match.src), _placement(b, match.dst)
-    for field, words in ours.items():
-        if words != theirs[field]:
-            yield Row(field, words, theirs[field])
-
-
-def _placement(d: Descriptor, group: Group) -> dict[str, str]:
+def _placement(pools_by_id: Mapping[str, Pool], group: Group) -> dict[str, str]:
     names = dict.fromkeys(pool for place in group.places for pool in place.pools)
-    pools = [d.pool(name) for name in names]
+    pools = [pools_by_id[name] for name in names]
     ordinal, count = group.owner.replica
     return {
         "kind": group.kind,

@@ -14,7 +14,7 @@ from transload_abi.compare_fields import (
     group_differences,
     model_differences,
 )
-from transload_abi.compare_words import heads_words, numbers_words, tokens_words
+from transload_abi.compare_words import heads_words, numbers_words, short, tokens_words
 from transload_abi.types import Descriptor, Group, TokenSlice
 
 __all__ = ["Comparison", "Finding", "Match", "Verdict", "compare", "match_groups"]
@@ -178,13 +178,13 @@ def _absent(matches: tuple[Match, ...], dst: Descriptor) -> Iterator[str]:
         held = {layer for match in mine for layer in match.layers}
         missing = tuple(layer for layer in group.layers if layer not in held)
         if missing:
-            yield f"{group.id}: the source has nothing of layers {numbers_words(missing)}"
+            yield f"{short(group.id)}: the source has nothing of layers {numbers_words(missing)}"
         for match in mine:
             first, end, total = match.src.owner.heads
             heads = range(*group.owner.heads[:2])
             if total == group.owner.heads[2] and not (first <= heads.start and heads.stop <= end):
                 yield (
-                    f"{group.id}: of {heads_words(group.owner.heads)} the source has "
+                    f"{short(group.id)}: of {heads_words(group.owner.heads)} the source has "
                     f"{heads_words(match.src.owner.heads)}"
                 )
 

@@ -4,6 +4,7 @@ Paths are those of the destination.
 """
 
 from collections.abc import Iterator, Sequence
+from itertools import zip_longest
 from typing import Literal, NamedTuple
 
 from transload_abi.canonical import canonical_group
@@ -15,10 +16,12 @@ from transload_abi.compare_words import (
     layout_words,
     shared_marks,
     shared_orders,
+    short,
     tokens_words,
 )
 from transload_abi.errors import MalformedDescriptor
 from transload_abi.floats import read_float
+from transload_abi.limits import MAX_QUOTED_CHARS
 from transload_abi.types import Descriptor, Group, Model, Param, Role
 
 Verdict = Literal["identical", "lossless", "lossy", "refused"]
@@ -47,11 +50,9 @@ class Difference(NamedTuple):
 def _differ(
     path: str, field: str, words: tuple[object, object], verdict: Verdict, note: str = ""
 ) -> Difference:
-    src, dst = words
+    src, dst = (short(str(each)) for each in words)
     reason = f"{field}: {src} at the source, {dst} at the destination"
-    return Difference(
-        path, field, str(src), str(dst), verdict, f"{reason}: {note}" if note else reason
-    )
+    return Difference(path, field, src, dst, verdict, f"{reason}: {note}" if note else reason)
 
 
 # --- the model
@@ -84,7 +85,7 @@ def _identity_differences(a: Model, b: Model) -> Iterator[Difference]:
         yield _differ("model.name", "model", (a.name, b.name), "refused")
     elif a.revision != b.revision:
         words = (a.revision or "unknown", b.revision or "unknown")
-        yield _differ("model.revision", f"revision of {a.name}", words, "refused")
+        yield _differ("model.revision", f"revision of {short(a.name)}", words, "refused")
     elif not a.revision:
         words = (_weights_words(a), _weights_words(b))
         note = "no revision either, so nobody can tell whether it is the same model"
@@ -92,7 +93,7 @@ def _identity_differences(a: Model, b: Model) -> Iterator[Difference]:
 
 
 def _weights_words(model: Model) -> str:
-    return f"{model.name} {model.weights[:15]}..." if model.weights else "unknown"
+    return f"{short(model.name)[:40]} {model.weights[:15]}..." if model.weights else "unknown"
 
 
 def _rope_differences(a: Model, b: Model) -> Iterator[Difference]:
@@ -106,14 +107,13 @@ def _rope_differences(a: Model, b: Model) -> Iterator[Difference]:
     for name in sorted(a.rope.params.keys() | b.rope.params.keys()):
         ours, theirs = (_param_value(model.rope.params.get(name)) for model in (a, b))
         if ours != theirs:
+            words = _param_words(ours, theirs)
             yield Difference(
-                f"model.rope.params.{name}",
-                f"{field}, {name}",
-                _param_words(ours),
-                _param_words(theirs),
+                f"model.rope.params.{short(name)}",
+                f"{field}, {short(name)}",
+                *words,
                 "refused",
-                f"{field}: the source's {name} is {_param_words(ours)}, "
-                f"the destination's {_param_words(theirs)}",
+                f"{field}: the source's {short(name)} is {words[0]}, the destination's {words[1]}",
             )
 
 
@@ -132,9 +132,24 @@ def _param_value(param: Param | None) -> _Value:
     return param
 
 
-def _param_words(value: _Value) -> str:
+def _param_words(ours: _Value, theirs: _Value) -> tuple[str, str]:
+    """What differs, in words; of long lists where they begin to."""
+    words = _value_words(ours), _value_words(theirs)
+    if max(map(len, words)) > MAX_QUOTED_CHARS and isinstance(ours, list):
+        at, pair = _first_difference(ours, theirs if isinstance(theirs, list) else [])
+        return f"{short(pair[0])} at index {at}", f"{short(pair[1])} at index {at}"
+    return short(words[0]), short(words[1])
+
+
+def _first_difference(ours: list[_Value], theirs: list[_Value]) -> tuple[int, tuple[str, str]]:
+    pairs = enumerate(zip_longest(ours, theirs))
+    at, (a, b) = next((at, pair) for at, pair in pairs if pair[0] != pair[1])
+    return at, (_value_words(a), _value_words(b))
+
+
+def _value_words(value: _Value) -> str:
     if isinstance(value, list):
-        return f"[{', '.join(_param_words(each) for each in value)}]"
+        return f"[{', '.join(map(_value_words, value))}]"
     if isinstance(value, float):
         return f"{value:.17g}"
     return "not given" if value is None else str(value)

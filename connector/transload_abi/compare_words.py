@@ -5,6 +5,7 @@ from collections import Counter
 from typing import Final, NamedTuple
 
 from transload_abi.canonical import Term, canonical_terms
+from transload_abi.limits import MAX_QUOTED_CHARS
 from transload_abi.types import Group, Role, TokenSlice
 
 AXIS_WORDS: Final = {"H": "head", "N": "token", "D": "element", "G": "scale"}
@@ -20,6 +21,15 @@ SHORT_WORDS: Final = {
     "ssm": "ssm",
 }
 """Of roles, for tables."""
+
+
+MAX_RUNS: Final = 16
+"""Of numbers that are told one by one."""
+
+
+def short(text: str) -> str:
+    """A stranger's text for a message, at most `limits.MAX_QUOTED_CHARS` of it."""
+    return text if len(text) <= MAX_QUOTED_CHARS else f"{text[: MAX_QUOTED_CHARS - 3]}..."
 
 
 class _Step(NamedTuple):
@@ -131,20 +141,23 @@ def pool_words(group: Group) -> str:
 
 
 def numbers_words(numbers: tuple[int, ...]) -> str:
-    """Whole numbers with runs drawn together: `0-3, 7`."""
+    """Whole numbers with runs drawn together: `0-3, 7`; of very many runs the first."""
     runs: list[list[int]] = []
     for number in sorted(numbers):
         if runs and number == runs[-1][1] + 1:
             runs[-1][1] = number
         else:
             runs.append([number, number])
-    return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
+    words = ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in runs[:MAX_RUNS])
+    rest = sum(b - a + 1 for a, b in runs[MAX_RUNS:])
+    return f"{words} and {rest} more" if rest else words
 
 
 def heads_words(heads: tuple[int, int, int]) -> str:
     """`heads 0-3 of 8`."""
     first, end, total = heads
-    return f"heads {numbers_words(tuple(range(first, end)))} of {total}"
+    held = f"{first}-{end - 1}" if end - first > 1 else f"{first}"
+    return f"heads {held} of {total}"
 
 
 def tokens_words(tokens: TokenSlice) -> str:

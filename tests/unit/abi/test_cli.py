@@ -2,6 +2,7 @@
 
 import io
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from support.abi_placements import Shape, sglang, vllm, vllm_cpu
 from transload_abi.cli import main
 from transload_abi.cli_diff import diff_text
 from transload_abi.cli_plan import read_blocks
+from transload_abi.compare_fields import Difference, model_differences
 from transload_abi.errors import PlanError
 from transload_abi.fingerprints import of_descriptor, of_group
 from transload_abi.picture import describe
@@ -115,6 +117,25 @@ def test_groups_alike_are_told_together() -> None:
     text, verdict = diff_text(("a", "b"), a, b)
     assert text == WINDOW_AND_SLICE
     assert verdict == "lossless"
+
+
+def test_models_are_compared_a_few_times_and_not_for_each_group(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    calls = []
+
+    def counted(a: Descriptor, b: Descriptor) -> Iterator[Difference]:
+        calls.append((a, b))
+        return model_differences(a, b)
+
+    for module in ("compare", "cli_diff"):
+        monkeypatch.setattr(sys.modules[f"transload_abi.{module}"], "model_differences", counted)
+    d = vllm("LBHNC")
+    (group,) = d.groups
+    groups = [replace(group, id=str(at), layers=(at,)) for at in range(9)]
+    text, _ = diff_text(("a", "b"), with_groups(d, *groups), with_groups(d, *groups))
+    assert "0 (layers 0), 1 (layers 1)" in text
+    assert len(calls) == 3
 
 
 def test_other_models(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
