@@ -30,7 +30,7 @@ from transload_abi.proof_bits import (
 )
 from transload_abi.proof_pads import check_pads
 from transload_abi.proof_tokens import check_tokens
-from transload_abi.types import Descriptor, Group, Role
+from transload_abi.types import Descriptor, Group
 
 
 def prove(plan: Plan, src: Descriptor, dst: Descriptor, blocks: Blocks | None = None) -> None:
@@ -184,8 +184,11 @@ def _check_bits(
     for bundle in mine:
         for home, strips in _due(batch, bundle, parts, known[2]).items():
             due.setdefault(home, []).extend(strips)
-        for conversion in batch.conversions:
-            _check_conversion(conversion, bundle, batch, parts, path)
+    for conversion in batch.conversions:
+        if not any([_check_conversion(conversion, each, batch, parts, path) for each in mine]):
+            raise ProofFailed(
+                f"nobody asks for {conversion.role} of layer {conversion.layer}", path
+            )
     for home in written.keys() | due.keys():
         extra = _extra(written.get(home, []), _joined(due.get(home, []), path), path)
         if extra:
@@ -303,35 +306,56 @@ def _operand_strips(operand: Operand, part: int) -> list[Strip]:
 
 def _check_conversion(
     conversion: Conversion, bundle: Bundle, batch: Batch, parts: tuple[int, int], path: str
-) -> None:
-    """Hold a conversion against the descriptors, if it is one of this bundle's."""
+) -> bool:
+    """Hold a conversion against the descriptors; False if it is none of this bundle's."""
     ours, theirs = bundle.src.role(conversion.role), bundle.dst.role(conversion.role)
     if conversion.layer not in bundle.layers or ours is None or theirs is None:
-        return
+        return False
     if is_unchanged(bundle, ours, theirs, conversion.layer):
         raise ProofFailed(
             f"{conversion.role} of layer {conversion.layer} needs no conversion", path
         )
     states = _states(batch, bundle)
-    seen = []
-    for group, codec, operands, part in (
-        (bundle.src, conversion.src_codec, conversion.src, parts[0]),
-        (bundle.dst, conversion.dst_codec, conversion.dst, parts[1]),
-    ):
-        names = [conversion.role, *_scale_roles(group, conversion.role)]
-        if codec != group.codec.id or [each.role for each in operands] != names:
-            raise ProofFailed(f"a conversion of {conversion.role} has other operands", path)
-        for operand in operands:
-            role = group.role(operand.role)
-            assert role, "its name was just looked up"
-            where = elements(group, role, conversion.layer)
-            seen.append(_heads(operand, role, where, (group, part, states), path))
-            scale = outside_scale(group, role.role, conversion.layer)
-            home = Home(operand.side.pool, operand.side.block_stride)
-            if (operand.dtype, operand.values, home) != (role.dtype, scale, where.home):
-                raise ProofFailed(f"an operand {operand.role} is not as its descriptor says", path)
-    if len(set(seen) - {None}) > 1:
+    written = _operand_heads(conversion, bundle.dst, False, (parts[1], states), path)
+    if not all(set(heads) <= set(bundle.heads) for heads in written):
+        return False
+    read = _operand_heads(conversion, bundle.src, True, (parts[0], states), path)
+    if len(written | read) > 1:
         raise ProofFailed(f"a conversion of {conversion.role} mixes heads", path)
+    return True
+
+
+def _operand_heads(
+    conversion: Conversion, group: Group, is_src: bool, piece: tuple[int, int], path: str
+) -> set[range]:
+    """Hold one side of a conversion against its group: the model's heads that each operand has.
+
+    Args:
+        conversion: Of a role and a layer of the group.
+        group: The source's or the destination's.
+        is_src: Which of the two it is.
+        piece: Which part of the block, and its states.
+        path: Of the batch.
+    """
+    codec = conversion.src_codec if is_src else conversion.dst_codec
+    operands = conversion.src if is_src else conversion.dst
+    names = [conversion.role, *_scale_roles(group, conversion.role)]
+    if codec != group.codec.id or [each.role for each in operands] != names:
+        raise ProofFailed(f"a conversion of {conversion.role} has other operands", path)
+    found = set()
+    for operand in operands:
+        role = group.role(operand.role)
+        assert role, "its name was just looked up"
+        where = elements(group, role, conversion.layer)
+        heads = _heads(operand, where, piece, path)
+        if heads is not None:
+            first = group.owner.heads[0] + heads.start
+            found.add(range(first, first + len(heads)))
+        scale = outside_scale(group, role.role, conversion.layer)
+        home = Home(operand.side.pool, operand.side.block_stride)
+        if (operand.dtype, operand.values, home) != (role.dtype, scale, where.home):
+            raise ProofFailed(f"an operand {operand.role} is not as its descriptor says", path)
+    return found
 
 
 def _scale_roles(group: Group, value: str) -> list[str]:
@@ -339,31 +363,23 @@ def _scale_roles(group: Group, value: str) -> list[str]:
     return [scale] if scale else []
 
 
-def _heads(
-    operand: Operand,
-    role: Role,
-    where: Elements,
-    piece: tuple[Group, int, int],
-    path: str,
-) -> tuple[int, int] | None:
-    """Which heads an operand covers, found by where it begins; None where the role has none."""
-    group, part, states = piece
+def _heads(operand: Operand, where: Elements, piece: tuple[int, int], path: str) -> range | None:
+    """Which of a group's heads an operand covers, found by where it begins; None: it has none."""
+    part, states = piece
     spots = _operand_spots(operand, part)
     axes = dict(where.axes)
     if list(operand.shape) != list(axes):
         raise ProofFailed(f"an operand {operand.role} has other axes", path)
     axes["N"] = axes["N"][part * states : (part + 1) * states]
-    base = where.base
     heads = None
     if "H" in axes:
-        count = operand.shape["H"]
-        first = spots[0] - base - axes["N"][0]
+        first = spots[0] - where.base - axes["N"][0]
         if first not in axes["H"]:
             raise ProofFailed(f"an operand {operand.role} begins at no head", path)
         begin = axes["H"].index(first)
-        axes["H"] = axes["H"][begin : begin + count]
-        heads = (group.owner.heads[0] + begin, count)
-    due = [base + sum(steps) for steps in product(*axes.values())]
+        heads = range(begin, begin + operand.shape["H"])
+        axes["H"] = axes["H"][begin : heads.stop]
+    due = [where.base + sum(steps) for steps in product(*axes.values())]
     if due != spots:
         raise ProofFailed(f"an operand {operand.role} is not where its descriptor says", path)
     return heads

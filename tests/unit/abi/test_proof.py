@@ -14,6 +14,7 @@ from transload_abi import proof_bits
 from transload_abi.check import check
 from transload_abi.errors import LimitExceeded, ProofFailed
 from transload_abi.plan import Batch, Blocks, Conversion, Operand, Pair, Plan
+from transload_abi.plan.narrow import Take, narrowed
 from transload_abi.plan.types import Sequence, Side, Template
 from transload_abi.proof import prove
 from transload_abi.types import Descriptor, Place
@@ -414,6 +415,21 @@ def test_heads_are_not_mixed() -> None:
     other = each.side._replace(offset=each.side.offset + 32)
     message = failure(operand(plan, "src", 0, side=other), src, dst)
     assert message == "batches[0]: a conversion of k mixes heads"
+
+
+def test_heads_of_a_layer_may_come_from_several_groups() -> None:
+    src, dst = cache("LBNHC"), cache("LBHNC", dtype="f32")
+    (group,) = src.groups
+    part = narrowed(src, [Take(group, (0, 1), (head, head + 1)) for head in range(2)])
+    plan = planned(part, dst)
+    assert len(plan.batches[0].conversions) == 8
+    failure(shifted(plan, "src"), part, dst)
+
+
+def test_what_is_converted_is_asked_for() -> None:
+    src, dst = cache("LBNHC"), cache("LBHNC", dtype="f32")
+    bent = first_conversion(planned(src, dst), layer=7)
+    assert failure(bent, src, dst) == "batches[0]: nobody asks for k of layer 7"
 
 
 def test_inline_scales_are_looked_at() -> None:
