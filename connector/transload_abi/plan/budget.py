@@ -1,7 +1,8 @@
 """How much one pair may cost to compile, whatever its descriptors say."""
 
+from transload_abi.compare_words import short
 from transload_abi.errors import Refused
-from transload_abi.limits import MAX_COPIES, MAX_QUOTED_CHARS
+from transload_abi.limits import MAX_COPIES
 from transload_abi.types import Group
 
 STEPS_PER_COPY = 8
@@ -29,7 +30,7 @@ class Budget:
         """
         if copies > self.left:
             raise Refused(
-                f"{src.id[:MAX_QUOTED_CHARS]} to {dst.id[:MAX_QUOTED_CHARS]}: the pair would take "
+                f"{short(src.id)} to {short(dst.id)}: the pair would take "
                 f"more than {self.most} copies and conversions for each piece, or as much work"
             )
         self.left -= copies

@@ -6,6 +6,7 @@ from typing import Final
 
 from transload_abi.compare import match_groups
 from transload_abi.compare_fields import model_differences
+from transload_abi.compare_words import short
 from transload_abi.errors import LimitExceeded, PlanError, Refused
 from transload_abi.plan.narrow import Take, narrowed
 from transload_abi.plan.pair import Pair, check_verdict
@@ -209,8 +210,8 @@ class _Need:
                     if any(span == (first, end, tokens) for span in self._missing[number, one])
                 ]
                 raise Refused(
-                    f"{group.id}: no source has {_words(group, first, end, tokens, self._period)} "
-                    f"of layers {_listed(layers)}",
+                    f"{short(group.id)}: no source has "
+                    f"{_words(group, first, end, tokens, self._period)} of layers {_listed(layers)}",
                     f"groups[{number}]",
                 )
 

@@ -6,8 +6,9 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from transload_abi.codecs import CODECS, scale_param
+from transload_abi.compare_words import short
 from transload_abi.errors import Refused
-from transload_abi.limits import MAX_LAYERS, MAX_QUOTED_CHARS
+from transload_abi.limits import MAX_LAYERS
 from transload_abi.plan.axes import digits, offset, restrict, spans
 from transload_abi.roles import ROLES
 from transload_abi.types import Codec, Descriptor, Group, Param, Place, Role
@@ -39,7 +40,7 @@ def narrowed(descriptor: Descriptor, takes: Sequence[Take]) -> Descriptor:
             if len(groups) == MAX_LAYERS:
                 raise Refused(
                     f"heads {take.heads[0]} to {take.heads[1] - 1} of "
-                    f"{take.group.id[:MAX_QUOTED_CHARS]} lie in too many parts to be taken alone"
+                    f"{short(take.group.id)} lie in too many parts to be taken alone"
                 )
             group = _group(take._replace(layers=layers, heads=heads))
             groups.append(replace(group, id=f"{take.group.id}/{number}.{part}"))

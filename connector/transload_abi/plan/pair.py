@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from transload_abi.canonical import canonical
 from transload_abi.compare import Comparison, compare, match_groups
+from transload_abi.compare_words import short
 from transload_abi.errors import PlanError, Refused
 from transload_abi.plan import pieces
 from transload_abi.plan.budget import Budget
@@ -163,7 +164,7 @@ def check_verdict(src: Descriptor, dst: Descriptor, *, allow_lossy: bool) -> Com
     """Refuse what `compare` refuses, and losses unless they are allowed."""
     compared = compare(src, dst)
     for finding in compared.findings:
-        between = f"{finding.src} to {finding.dst}" if finding.src else finding.dst
+        between = " to ".join(short(name) for name in (finding.src, finding.dst) if name)
         if finding.verdict == "refused":
             raise Refused(f"{between}: {finding.reason}", finding.path)
         if finding.verdict == "lossy" and not allow_lossy:

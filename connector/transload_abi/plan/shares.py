@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator
 from math import gcd
 from typing import Final, NamedTuple
 
+from transload_abi.compare_words import short
 from transload_abi.errors import Refused
 from transload_abi.plan.axes import Digits, digits, is_additive, offset
 from transload_abi.plan.types import Side
@@ -64,7 +65,7 @@ def share(src: Group, dst: Group, layers: tuple[int, ...]) -> Share:
     if max(one.src_parts, one.dst_parts) > MAX_PARTS:
         raise Refused(
             f"blocks of {src.tokens_per_block} and {dst.tokens_per_block} tokens would be cut into "
-            f"more than {MAX_PARTS} pieces ({src.id[:80]} to {dst.id[:80]})"
+            f"more than {MAX_PARTS} pieces ({short(src.id)} to {short(dst.id)})"
         )
     return one
 
@@ -83,7 +84,7 @@ def _piece(src: Group, dst: Group) -> int:
             return piece
     raise Refused(
         f"blocks of {src.tokens_per_block} and {dst.tokens_per_block} tokens can only be cut "
-        f"inside of a byte ({src.id} to {dst.id})"
+        f"inside of a byte ({short(src.id)} to {short(dst.id)})"
     )
 
 

@@ -6,6 +6,7 @@ from math import prod
 
 from transload_abi.codecs import CODECS, scale_param
 from transload_abi.compare_values import change, values_of
+from transload_abi.compare_words import short
 from transload_abi.errors import Refused
 from transload_abi.plan.axes import Nest, axis_nests, compress, digits, offset, restrict, spans
 from transload_abi.plan.budget import (
@@ -215,7 +216,8 @@ def _strip(
     dst = theirs.base_bits + sum(nest.dst for nest in nests)
     if any(each % 8 for each in (run, src, dst, *(step for loop in loops for step in loop[1:]))):
         raise Refused(
-            f"a copy of {theirs.role} moves less than a byte ({share.src.id} to {share.dst.id})"
+            f"a copy of {theirs.role} moves less than a byte "
+            f"({short(share.src.id)} to {short(share.dst.id)})"
         )
     in_bytes = tuple((count, a // 8, b // 8) for count, a, b in loops)
     return src // 8, dst // 8, run // 8, in_bytes

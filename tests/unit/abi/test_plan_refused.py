@@ -165,3 +165,13 @@ def test_steps_that_are_walked_count_too() -> None:
     (match,) = match_groups(ours, theirs)
     with pytest.raises(Refused, match="or as much work"):
         templates(share(*match), budget)
+
+
+@pytest.mark.parametrize(
+    "dst", [cache(window=4), split(cache(), (("N", 1, 4, 12),))], ids=["window", "bits"]
+)
+def test_names_of_groups_are_cut_in_messages(dst: Descriptor) -> None:
+    sides = cache(id="i" * 512), regroup(dst, id="j" * 512)
+    with pytest.raises(Refused, match=r"i{77}\.\.\. to j{77}\.\.\.") as error:
+        Pair.compile(*sides)
+    assert len(str(error.value)) < 300
