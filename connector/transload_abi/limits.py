@@ -44,5 +44,8 @@ MAX_COPIES: Final = 1 << 16
 """And conversions, of one piece of a pair. Keys and values of 1,024 layers in buffers of their own
 take 2,048."""
 
+MAX_ROWS: Final = 1 << 25
+"""Of an array that a plan is written down as: 1.6 GB of NIXL's rows for both sides."""
+
 MAX_QUOTED_CHARS: Final = 80
 """Of a stranger's text in an error message."""

@@ -209,9 +209,9 @@ class _Need:
                     for one in group.layers
                     if any(span == (first, end, tokens) for span in self._missing[number, one])
                 ]
+                what = _words(group, first, end, tokens, self._period)
                 raise Refused(
-                    f"{short(group.id)}: no source has "
-                    f"{_words(group, first, end, tokens, self._period)} of layers {_listed(layers)}",
+                    f"{short(group.id)}: no source has {what} of layers {_listed(layers)}",
                     f"groups[{number}]",
                 )
 

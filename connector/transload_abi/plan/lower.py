@@ -4,12 +4,14 @@ The only module of the planner that needs numpy; addresses of memory enter here 
 """
 
 from collections.abc import Iterator, Mapping
+from math import prod
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from transload_abi.errors import PlanError
+from transload_abi.limits import MAX_ROWS
 from transload_abi.plan.runs import Stretch, first_byte, shape, stretches
 from transload_abi.plan.types import Loop, Plan, Side, Template
 
@@ -79,6 +81,26 @@ class KernelTable(NamedTuple):
     loops: Offsets
 
 
+class _RowCount:
+    """Counts the rows of an array before they are made."""
+
+    def __init__(self) -> None:
+        self._left = MAX_ROWS
+
+    def take(self, strip: Strip, loops: tuple[Loop, ...]) -> None:
+        """Count a row for each turn of some loops of each copy.
+
+        Raises:
+            PlanError: There are more than `limits.MAX_ROWS`.
+        """
+        self._left -= len(strip.src) * prod(loop[0] for loop in loops)
+        if self._left < 0:
+            raise PlanError(
+                f"the plan takes more than {MAX_ROWS} rows: use strided rows or a kernel table, "
+                "or plan fewer blocks at once"
+            )
+
+
 def strips(plan: Plan) -> Iterator[Strip]:
     """All copies of a plan, those of one shape together; the same as `runs.copies` gives."""
     for batch in plan.batches:
@@ -99,10 +121,16 @@ def strips(plan: Plan) -> Iterator[Strip]:
 
 
 def run_list(plan: Plan) -> RunList:
-    """Every run of a plan by itself."""
+    """Every run of a plan by itself.
+
+    Raises:
+        PlanError: More than `limits.MAX_ROWS`.
+    """
     src_pools, dst_pools = _pools(plan)
     columns: list[list[Offsets]] = [[], [], [], [], []]
+    counted = _RowCount()
     for strip in strips(plan):
+        counted.take(strip, strip.loops)
         src, dst = _runs(strip)
         constants = (
             src_pools.index(strip.src_pool),
@@ -123,10 +151,12 @@ def nixl_descriptors(plan: Plan, src_bases: Bases, dst_bases: Bases) -> tuple[Ro
     Row `i` of the source goes to row `i` of the destination.
 
     Raises:
-        PlanError: A pool has no base.
+        PlanError: A pool has no base, or more than `limits.MAX_ROWS`.
     """
     src_rows, dst_rows = [], []
+    counted = _RowCount()
     for strip in strips(plan):
+        counted.take(strip, strip.loops)
         src, dst = _runs(strip)
         src_rows.append(_rows(src, strip.run_bytes, _base(src_bases, strip.src_pool), ()))
         dst_rows.append(_rows(dst, strip.run_bytes, _base(dst_bases, strip.dst_pool), ()))
@@ -140,14 +170,16 @@ def nixl_strided(plan: Plan, src_bases: Bases, dst_bases: Bases) -> tuple[Rows, 
     rows of their own. A run by itself has count 1 and its length as stride.
 
     Raises:
-        PlanError: A pool has no base.
+        PlanError: A pool has no base, or more than `limits.MAX_ROWS`.
     """
     src_rows, dst_rows = [], []
+    counted = _RowCount()
     for strip in strips(plan):
         longest = max(strip.loops, default=(1, strip.run_bytes, strip.run_bytes))
         rest = list(strip.loops)
         if rest:
             rest.remove(longest)
+        counted.take(strip, tuple(rest))
         src, dst = _runs(strip._replace(loops=tuple(rest)))
         count, src_stride, dst_stride = longest
         src_base, dst_base = _base(src_bases, strip.src_pool), _base(dst_bases, strip.dst_pool)
@@ -157,11 +189,17 @@ def nixl_strided(plan: Plan, src_bases: Bases, dst_bases: Bases) -> tuple[Rows, 
 
 
 def kernel_table(plan: Plan) -> KernelTable:
-    """Every copy as a row, and the loops that rows have in common."""
+    """Every copy as a row, and the loops that rows have in common.
+
+    Raises:
+        PlanError: More than `limits.MAX_ROWS`.
+    """
     src_pools, dst_pools = _pools(plan)
     shapes: dict[tuple[Loop, ...], int] = {}
     rows: list[Offsets] = []
+    counted = _RowCount()
     for strip in strips(plan):
+        counted.take(strip, ())
         number = shapes.setdefault(strip.loops, len(shapes))
         table = np.empty((len(strip.src), 6), np.int64)
         table[:, 0] = src_pools.index(strip.src_pool)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import product
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 from support.abi_moves import runs
 from support.abi_placements import PLACEMENTS, Shape
 from transload_abi.errors import PlanError
-from transload_abi.plan import Blocks, Pair, Plan, copies, num_runs
+from transload_abi.plan import Blocks, Pair, Plan, copies, lower, num_runs
 from transload_abi.plan.lower import kernel_table, nixl_descriptors, nixl_strided, run_list
 
 Run = tuple[str, int, str, int, int]
@@ -145,3 +146,31 @@ def test_addresses_beyond_half_of_the_range() -> None:
     high = {"kv": ((1 << 64) - (1 << 30), 0)}
     src, _ = nixl_descriptors(planned("BLNHC", "BLNHC"), high, high)
     assert int(src[0, 0]) >= (1 << 64) - (1 << 30)
+
+
+LOWERED: dict[str, Callable[[Plan], int]] = {
+    "run list": lambda plan: len(run_list(plan).src),
+    "nixl": lambda plan: len(nixl_descriptors(plan, BASES, BASES)[0]),
+    "strided": lambda plan: len(nixl_strided(plan, BASES, BASES)[0]),
+    "kernel": lambda plan: len(kernel_table(plan).rows),
+}
+
+
+@pytest.mark.parametrize("name", LOWERED)
+def test_rows_are_counted_before_they_are_made(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = planned("LBNHC", "LBHNC", (2, 2))
+    count = LOWERED[name](plan)
+    monkeypatch.setattr(lower, "MAX_ROWS", count)
+    LOWERED[name](plan)
+    monkeypatch.setattr(lower, "MAX_ROWS", count - 1)
+    with pytest.raises(PlanError, match=f"the plan takes more than {count - 1} rows"):
+        LOWERED[name](plan)
+
+
+def test_a_plan_of_very_many_runs_is_not_written_down() -> None:
+    shape = Shape(layers=64, blocks=4096, heads=64, tokens=64, size=128)
+    pair = Pair.compile(PLACEMENTS["LBNHC"](shape), PLACEMENTS["vllm_cpu"](shape))
+    plan = pair.plan(Blocks({0: range(4096)}, {0: range(4096)}, 4096 * 64))
+    assert num_runs(plan) > 1 << 36
+    with pytest.raises(PlanError, match="more than 33554432 rows"):
+        run_list(plan)
