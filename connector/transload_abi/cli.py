@@ -71,11 +71,14 @@ def _show(options: argparse.Namespace) -> int:
 
 
 def _fingerprint_text(descriptor: Descriptor) -> str:
-    from transload_abi.fingerprints import of_descriptor, of_group
+    from transload_abi.fingerprints import of_descriptor, of_groups
 
     lines = []
     named = [("whole", of_descriptor(descriptor))]
-    named += [(f"group {group.id}", of_group(descriptor, group)) for group in descriptor.groups]
+    named += [
+        (f"group {group.id}", found)
+        for group, found in zip(descriptor.groups, of_groups(descriptor), strict=True)
+    ]
     for title, prints in named:
         lines.append(title)
         lines += [f"  {name:<10} {digest}" for name, digest in prints._asdict().items()]

@@ -15,7 +15,7 @@ from transload_abi.compare_fields import (
     model_differences,
 )
 from transload_abi.compare_words import layout_words, numbers_words, pool_words
-from transload_abi.fingerprints import Fingerprints, of_group
+from transload_abi.fingerprints import Fingerprints, of_groups
 from transload_abi.types import Descriptor, Group, Pool
 
 WIDTH: Final = 100
@@ -105,21 +105,16 @@ class _Side:
     """What is told of a descriptor's groups, worked out once for each of them."""
 
     def __init__(self, d: Descriptor) -> None:
-        self._descriptor = d
         self._pools = {pool.id: pool for pool in d.pools}
         self._placements: dict[str, dict[str, str]] = {}
-        self._fingerprints: dict[str, Fingerprints] = {}
+        ids = (group.id for group in d.groups)
+        self.fingerprints = dict(zip(ids, of_groups(d), strict=True))
 
     def placement(self, group: Group) -> dict[str, str]:
         """Fields without any bearing on the verdict, and what they say."""
         if group.id not in self._placements:
             self._placements[group.id] = _placement(self._pools, group)
         return self._placements[group.id]
-
-    def fingerprints(self, group: Group) -> Fingerprints:
-        if group.id not in self._fingerprints:
-            self._fingerprints[group.id] = of_group(self._descriptor, group)
-        return self._fingerprints[group.id]
 
 
 def _section(sides: tuple[_Side, _Side], match: Match, told: _Findings) -> Iterator[str]:
@@ -140,7 +135,7 @@ def _section(sides: tuple[_Side, _Side], match: Match, told: _Findings) -> Itera
     yield from _table(rows)
     for arrow, findings in told:
         yield from _told(arrow, findings)
-    yield from _fingerprint_lines(a.fingerprints(src), b.fingerprints(dst))
+    yield from _fingerprint_lines(a.fingerprints[src.id], b.fingerprints[dst.id])
 
 
 def _row_of(difference: Difference, back: str) -> Row:

@@ -32,10 +32,20 @@ class Fingerprints(NamedTuple):
 
 def of_group(descriptor: Descriptor, group: Group) -> Fingerprints:
     """The fingerprints of one of a checked descriptor's groups, whatever the spelling."""
+    return _of_group(descriptor, group, _text("meaning.model", _model(descriptor.model)))
+
+
+def of_groups(descriptor: Descriptor) -> list[Fingerprints]:
+    """As `of_group`, of all groups in their order; spells out once what they have in common."""
+    model = _text("meaning.model", _model(descriptor.model))
+    return [_of_group(descriptor, group, model) for group in descriptor.groups]
+
+
+def _of_group(descriptor: Descriptor, group: Group, model: bytes) -> Fingerprints:
     group = canonical_group(group)
     return Fingerprints(
         _digest("page", _page(descriptor, group)),
-        _digest("meaning", _meaning(descriptor, group)),
+        _hash("meaning", _meaning(group, model)),
         _digest("placement", _placement(descriptor, group)),
     )
 
@@ -43,7 +53,7 @@ def of_group(descriptor: Descriptor, group: Group) -> Fingerprints:
 def of_descriptor(descriptor: Descriptor) -> Fingerprints:
     """The fingerprints of all groups together; for `placement`, also of pools that none uses."""
     whole = canonical(descriptor)
-    groups = [of_group(whole, group) for group in whole.groups]
+    groups = of_groups(whole)
     return Fingerprints(
         _digest("page", sorted(group.page for group in groups)),
         _digest("meaning", sorted(group.meaning for group in groups)),
@@ -58,8 +68,16 @@ def of_descriptor(descriptor: Descriptor) -> Fingerprints:
 
 
 def _digest(name: str, parts: Tree) -> str:
-    inspect(parts, name)
-    return hashlib.sha256(name.encode() + b":" + canonical_text(parts)).hexdigest()
+    return _hash(name, _text(name, parts))
+
+
+def _text(path: str, parts: Tree) -> bytes:
+    inspect(parts, path)
+    return canonical_text(parts)
+
+
+def _hash(name: str, text: bytes) -> str:
+    return hashlib.sha256(name.encode() + b":" + text).hexdigest()
 
 
 def _page(descriptor: Descriptor, group: Group) -> dict[str, Any]:
@@ -72,13 +90,15 @@ def _page(descriptor: Descriptor, group: Group) -> dict[str, Any]:
     }
 
 
-def _meaning(descriptor: Descriptor, group: Group) -> dict[str, Any]:
-    return {
+def _meaning(group: Group, model: bytes) -> bytes:
+    """The canonical text, in which the model's, the same for all groups, stands amid the rest."""
+    before = {
         "codec": {"id": group.codec.id, "params": _params_by_layer(group)},
         "heads": group.owner.heads[2],
         "kind": group.kind,
         "layers": sorted(group.layers),
-        "model": _model(descriptor.model),
+    }
+    after = {
         "roles": [
             {
                 "dtype": role.dtype,
@@ -90,6 +110,8 @@ def _meaning(descriptor: Descriptor, group: Group) -> dict[str, Any]:
         "tokens_per_state": tree_of(group.tokens_per_state),
         "window": group.window,
     }
+    texts = _text("meaning", before), _text("meaning", after)
+    return b"".join((texts[0][:-1], b',"model":', model, b",", texts[1][1:]))
 
 
 def _params_by_layer(group: Group) -> dict[str, Any]:

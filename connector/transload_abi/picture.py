@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from itertools import groupby
 
 from transload_abi.canonical import canonical
-from transload_abi.fingerprints import Fingerprints, of_descriptor, of_group
+from transload_abi.fingerprints import Fingerprints, of_descriptor, of_groups
 from transload_abi.floats import read_float
 from transload_abi.picture_overlays import element_bits, pool_notes
 from transload_abi.picture_words import layer_words, range_words, size_words, times_words
@@ -32,7 +32,10 @@ def describe(d: Descriptor) -> str:
     """
     d = canonical(d)
     blocks = [_head(d), _pools(d.pools)]
-    blocks += [f"{_group(d, group)}\n{page_map(group)}" for group in d.groups]
+    blocks += [
+        f"{_group(group, found)}\n{page_map(group)}"
+        for group, found in zip(d.groups, of_groups(d), strict=True)
+    ]
     if notes := pool_notes(d):
         blocks.append(notes)
     return "\n\n".join(blocks) + "\n"
@@ -123,7 +126,7 @@ def _pool_facts(pool: Pool) -> tuple[str, ...]:
     return *facts, f"a block is {size_words(8 * pool.block_bytes)} in one piece"
 
 
-def _group(d: Descriptor, group: Group) -> str:
+def _group(group: Group, fingerprints: Fingerprints) -> str:
     facts = [f"group {group.id}", group.kind, f"layers {layer_words(group.layers)}"]
     facts += _owner(group.owner, any("H" in role.shape for role in group.roles))
     facts += _tokens(group)
@@ -132,7 +135,7 @@ def _group(d: Descriptor, group: Group) -> str:
         facts.append(f"block {group.null_block} means not held")
     if not group.transferable:
         facts.append("not transferable")
-    lines = [_line(facts), _fingerprints(of_group(d, group)), _codec(group)]
+    lines = [_line(facts), _fingerprints(fingerprints), _codec(group)]
     lines += [_place(group, number) for number in range(len(group.places))]
     return "\n".join(lines)
 

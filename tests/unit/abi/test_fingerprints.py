@@ -2,16 +2,18 @@
 
 import hashlib
 from collections.abc import Callable
+from typing import Any
 
 import msgspec
 import pytest
 from msgspec.structs import replace
 
 from support.abi_placements import PLACEMENTS, SHAPE, vllm
-from transload_abi.fingerprints import of_descriptor, of_group
+from transload_abi import fingerprints
+from transload_abi.fingerprints import of_descriptor, of_group, of_groups
 from transload_abi.text import decode_json, encode_json, encode_msgpack, read
 from transload_abi.tree import nested
-from transload_abi.types import Codec, Descriptor, Owner, Producer, Rope, TokenSlice
+from transload_abi.types import Codec, Descriptor, Model, Owner, Producer, Rope, TokenSlice
 
 BASE = replace(
     vllm("LBHNC"),
@@ -219,3 +221,20 @@ def test_what_is_hashed() -> None:
     assert page == hashlib.sha256(text.encode()).hexdigest()
     whole = f'page:["{page}"]'.encode()
     assert of_descriptor(BASE).page == hashlib.sha256(whole).hexdigest()
+
+
+def test_the_model_is_spelled_out_once_for_all_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    (group,) = BASE.groups
+    d = replace(BASE, groups=tuple(replace(group, id=str(at), layers=(at,)) for at in range(9)))
+    one_by_one = [of_group(d, each) for each in d.groups]
+    calls: list[Model] = []
+    spelled = fingerprints._model
+
+    def counted(model: Model) -> dict[str, Any]:
+        calls.append(model)
+        return spelled(model)
+
+    monkeypatch.setattr(fingerprints, "_model", counted)
+    assert of_groups(d) == one_by_one
+    of_descriptor(d)
+    assert len(calls) == 2
