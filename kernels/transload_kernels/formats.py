@@ -2,7 +2,7 @@
 
 from typing import Final, Literal, NamedTuple
 
-ElementType = Literal["f32", "f16", "bf16", "e4m3", "e5m2", "e4m3fnuz", "i8", "u4"]
+ElementType = Literal["f32", "f16", "bf16", "e4m3", "e5m2", "e4m3fnuz", "e5m2fnuz", "i8", "u4"]
 ScaleType = Literal["none", "tensor", "f32", "ue8m0", "f32_zero4"]
 
 ELEMENT_BITS: Final[dict[ElementType, int]] = {
@@ -12,6 +12,7 @@ ELEMENT_BITS: Final[dict[ElementType, int]] = {
     "e4m3": 8,
     "e5m2": 8,
     "e4m3fnuz": 8,
+    "e5m2fnuz": 8,
     "i8": 8,
     "u4": 4,
 }

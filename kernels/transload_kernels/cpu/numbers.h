@@ -10,7 +10,7 @@
 namespace transload {
 
 // The order of formats.ELEMENT_BITS.
-enum class Element { kF32, kF16, kBf16, kE4m3, kE5m2, kE4m3fnuz, kI8, kU4 };
+enum class Element { kF32, kF16, kBf16, kE4m3, kE5m2, kE4m3fnuz, kE5m2fnuz, kI8, kU4 };
 
 constexpr uint32_t kInfinityBits = 0x7f800000u;
 constexpr uint32_t kNanBits = 0x7fc00000u;
@@ -52,10 +52,16 @@ struct E5m2 {
   static constexpr uint32_t kMost = 0x7b, kNan = 0x7f, kInfinity = 0x7c, kSign = 0x80;
   static constexpr bool kHasMinusZero = true;
 };
-// Its one NaN is what would be minus zero; patterns without a sign are all finite.
+// The one NaN of these is what would be minus zero; patterns without a sign are all finite.
 struct E4m3fnuz {
   using Code = uint8_t;
   static constexpr int kMantissa = 3, kBias = 8;
+  static constexpr uint32_t kMost = 0x7f, kNan = 0x80, kInfinity = 0x80, kSign = 0x80;
+  static constexpr bool kHasMinusZero = false;
+};
+struct E5m2fnuz {
+  using Code = uint8_t;
+  static constexpr int kMantissa = 2, kBias = 16;
   static constexpr uint32_t kMost = 0x7f, kNan = 0x80, kInfinity = 0x80, kSign = 0x80;
   static constexpr bool kHasMinusZero = false;
 };
@@ -154,6 +160,9 @@ inline void decode(Element element, float* values, const uint8_t* src, int64_t n
     case Element::kE4m3fnuz:
       decode_floats<E4m3fnuz>(values, src, n);
       break;
+    case Element::kE5m2fnuz:
+      decode_floats<E5m2fnuz>(values, src, n);
+      break;
     case Element::kI8:
       for (int64_t i = 0; i < n; ++i) values[i] = static_cast<float>(static_cast<int8_t>(src[i]));
       break;
@@ -191,6 +200,9 @@ inline void encode(Element element, uint8_t* dst, const float* values, int64_t n
       break;
     case Element::kE4m3fnuz:
       encode_floats<E4m3fnuz>(dst, values, n);
+      break;
+    case Element::kE5m2fnuz:
+      encode_floats<E5m2fnuz>(dst, values, n);
       break;
     case Element::kI8:
       for (int64_t i = 0; i < n; ++i) {

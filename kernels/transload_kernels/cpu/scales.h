@@ -90,6 +90,7 @@ inline float largest(Element element) {
     case Element::kE4m3: return 448.0f;
     case Element::kE5m2: return 57344.0f;
     case Element::kE4m3fnuz: return 240.0f;
+    case Element::kE5m2fnuz: return 57344.0f;
     default: return 127.0f;
   }
 }

@@ -93,7 +93,7 @@ def make_scale(values, ELEMENT: tl.constexpr, SCALE: tl.constexpr):
             0x43E00000
             if ELEMENT == "e4m3"
             else 0x47600000
-            if ELEMENT == "e5m2"
+            if ELEMENT == "e5m2" or ELEMENT == "e5m2fnuz"
             else 0x43700000
             if ELEMENT == "e4m3fnuz"
             else 0x42FE0000

@@ -75,6 +75,8 @@ def decode(raw, ELEMENT: tl.constexpr):
         return tl.where((raw & 0x7F) == 0x7F, float("nan"), decode_float8(raw, 3, 7))
     elif ELEMENT == "e4m3fnuz":
         return tl.where(raw == 0x80, float("nan"), decode_float8(raw, 3, 8))
+    elif ELEMENT == "e5m2fnuz":
+        return tl.where(raw == 0x80, float("nan"), decode_float8(raw, 2, 16))
     else:
         tl.static_assert(ELEMENT == "e5m2")
         infinite = tl.where(raw >= 0x80, float("-inf"), float("inf"))
@@ -125,6 +127,8 @@ def encode(values, ELEMENT: tl.constexpr):
         return encode_float8(values, 3, 7, 0x7E, 0x7F)
     elif ELEMENT == "e4m3fnuz":
         return encode_float8(values, 3, 8, 0x7F, 0x80)
+    elif ELEMENT == "e5m2fnuz":
+        return encode_float8(values, 2, 16, 0x7F, 0x80)
     else:
         tl.static_assert(ELEMENT == "e5m2")
         return encode_float8(values, 2, 15, 0x7B, 0x7F)

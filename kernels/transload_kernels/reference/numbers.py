@@ -7,7 +7,7 @@ nearest element, ties to the even pattern, subnormals kept. Then
 - too large for an 8-bit float, infinities included: its largest finite element of that sign;
 - too large for `f16`, `bf16`: the infinity; beyond `i8` or `u4`: the least or largest integer;
 - a NaN of any sign and payload: the type's one NaN of `NAN_PATTERNS`; for `i8` and `u4`: 0;
-- minus zero, and what rounds to it, keeps its sign; `e4m3fnuz` has none and stores zero.
+- minus zero, and what rounds to it, keeps its sign; the `fnuz` types have none and store zero.
 """
 
 from functools import cache
@@ -32,6 +32,7 @@ FLOAT8: Final[dict[str, Float8]] = {
     "e4m3": Float8(3, 7, frozenset(), frozenset({0x7F, 0xFF})),
     "e5m2": Float8(2, 15, frozenset({0x7C, 0xFC}), frozenset({0x7D, 0x7E, 0x7F, 0xFD, 0xFE, 0xFF})),
     "e4m3fnuz": Float8(3, 8, frozenset(), frozenset({0x80})),
+    "e5m2fnuz": Float8(2, 16, frozenset(), frozenset({0x80})),
 }
 
 NAN_PATTERNS: Final[dict[ElementType, int]] = {
@@ -41,6 +42,7 @@ NAN_PATTERNS: Final[dict[ElementType, int]] = {
     "e4m3": 0x7F,
     "e5m2": 0x7F,
     "e4m3fnuz": 0x80,
+    "e5m2fnuz": 0x80,
 }
 """What a NaN is written as."""
 
@@ -48,6 +50,7 @@ LARGEST: Final[dict[ElementType, float]] = {
     "e4m3": 448.0,
     "e5m2": 57344.0,
     "e4m3fnuz": 240.0,
+    "e5m2fnuz": 57344.0,
     "i8": 127.0,
 }
 """The largest value of the types that are scaled. `i8` also has -128; no scale is made for it."""

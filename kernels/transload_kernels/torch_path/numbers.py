@@ -20,6 +20,7 @@ _DTYPES: Final[dict[ElementType, torch.dtype]] = {
     "e4m3": torch.float8_e4m3fn,
     "e5m2": torch.float8_e5m2,
     "e4m3fnuz": torch.float8_e4m3fnuz,
+    "e5m2fnuz": torch.float8_e5m2fnuz,
     "i8": torch.int8,
 }
 _PATTERNS: Final = {4: torch.int32, 2: torch.int16, 1: torch.uint8}

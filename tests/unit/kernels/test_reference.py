@@ -47,6 +47,9 @@ def element(value: float, of: ElementType) -> int:
         ("e4m3fnuz", 0x01, 2.0**-10),
         ("e4m3fnuz", 0x40, 1.0),
         ("e4m3fnuz", 0x7F, 240.0),
+        ("e5m2fnuz", 0x01, 2.0**-17),
+        ("e5m2fnuz", 0x40, 1.0),
+        ("e5m2fnuz", 0xFF, -57344.0),
         ("bf16", 0x3F80, 1.0),
         ("bf16", 0x0001, 2.0**-133),
         ("f16", 0x0001, 2.0**-24),
@@ -81,6 +84,8 @@ def test_patterns_are_these_values(of: ElementType, pattern: int, value: float) 
         ("e5m2", 1e9, 0x7B),
         ("e5m2", -INF, 0xFB),
         ("e4m3fnuz", INF, 0x7F),
+        ("e5m2fnuz", 61440.0, 0x7F),
+        ("e5m2fnuz", -INF, 0xFF),
         ("i8", 1e9, 0x7F),
         ("i8", -INF, 0x80),
         ("f16", 65520.0, 0x7C00),
@@ -91,6 +96,7 @@ def test_patterns_are_these_values(of: ElementType, pattern: int, value: float) 
         ("e4m3", -NAN, 0x7F),
         ("e5m2", -NAN, 0x7F),
         ("e4m3fnuz", NAN, 0x80),
+        ("e5m2fnuz", -NAN, 0x80),
         ("i8", NAN, 0x00),
         ("f16", -NAN, 0x7E00),
         ("bf16", -NAN, 0x7FC0),
@@ -99,6 +105,8 @@ def test_patterns_are_these_values(of: ElementType, pattern: int, value: float) 
         ("e4m3", -0.0, 0x80),
         ("e4m3fnuz", -0.0, 0x00),
         ("e4m3fnuz", -1e-9, 0x00),
+        ("e5m2fnuz", -0.0, 0x00),
+        ("e5m2fnuz", -(2.0**-18), 0x00),
         ("bf16", -0.0, 0x8000),
     ],
 )
@@ -106,7 +114,7 @@ def test_values_are_written_as_these_patterns(of: ElementType, value: float, pat
     assert element(value, of) == pattern
 
 
-@pytest.mark.parametrize("of", ["e4m3", "e5m2", "e4m3fnuz", "i8", "f16", "bf16", "f32"])
+@pytest.mark.parametrize("of", ["e4m3", "e5m2", "e4m3fnuz", "e5m2fnuz", "i8", "f16", "bf16", "f32"])
 def test_numbers_are_those_of_the_descriptors_oracle(of: ElementType) -> None:
     values = awkward_values()
     values = values[~values.isnan()]
@@ -143,6 +151,7 @@ def f32_bits(value: float) -> int:
         (Format("e4m3", "ue8m0", 2), (2.0**-149, 0.0), 0),
         (Format("e4m3", "ue8m0", 2), (INF, 0.0), 247),
         (Format("e4m3fnuz", "ue8m0", 2), (241.0, 1.0), 128),
+        (Format("e5m2fnuz", "ue8m0", 2), (57345.0, 1.0), 128),
         (Format("i8", "ue8m0", 2), (127.0, 1.0), 127),
         # Zero to 15 in steps of 1: nothing below zero. Then the zero point is 5, and 15.
         (Format("u4", "f32_zero4", 2), (15.0, 3.0), f32_bits(1.0)),

@@ -162,7 +162,7 @@ def test_regular_blocks_are_one_copy_however_short() -> None:
     assert torch.equal(dst.view(-1, 64), src.view(-1, 128)[:, :64])
 
 
-@pytest.mark.parametrize("of", ["e4m3", "e5m2", "e4m3fnuz", "i8", "f16", "bf16", "f32"])
+@pytest.mark.parametrize("of", ["e4m3", "e5m2", "e4m3fnuz", "e5m2fnuz", "i8", "f16", "bf16", "f32"])
 def test_casts_are_the_specifications(of: ElementType) -> None:
     values = awkward_values()
     raw = specified.encode(values, of)
