@@ -127,6 +127,19 @@ CASES: Final = (
         ),
     ),
     Case(
+        "fp8 FNUZ per tensor to bf16",
+        lambda k, pool, at: k.convert_rows(
+            pool, pool, at, at, 1 << 16, (), Format("e5m2fnuz", "tensor", 0, 0.5), _BF16, None, None
+        ),
+    ),
+    Case(
+        "bf16 to fp8 FNUZ per tensor",
+        lambda k, pool, at: k.convert_rows(
+            pool, pool, at, at, 1 << 16, (), _BF16, Format("e5m2fnuz", "tensor", 0, 0.5), None, None
+        ),
+        *(128, 64),
+    ),
+    Case(
         "int8 per token and head to bf16",
         lambda k, pool, at: k.convert_rows(
             *(pool, pool, at, at, 128, ((8, 4224, 4096), (16, 264, 256)), _ROW_264[0], _BF16),
