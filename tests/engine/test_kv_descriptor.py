@@ -1,4 +1,7 @@
-"""The builder's descriptor of a running engine's cache, against that cache."""
+"""The builder's descriptor of a running engine's cache, against that cache.
+
+And the blocks that a served prompt filled, moved by the kernels to other placements and back.
+"""
 
 from __future__ import annotations
 
@@ -10,14 +13,20 @@ from typing import Any, NamedTuple
 import httpx
 import numpy as np
 import pytest
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from engine.world import REQUEST_S
 from real_engine.launch import MODEL_NAME, Engine, Engines, EngineSpec, Role
 from support.abi_addresses import byte_of, holder
+from support.abi_placements import PLACEMENTS, Shape
+from support.abi_round_trips import carry, held
 from transload_abi import oracle
 from transload_abi.builders import Interior, vllm
-from transload_abi.types import Descriptor, Model, Rope
+from transload_abi.check import check
+from transload_abi.plan import Blocks, Pair, Plan
+from transload_abi.proof import prove
+from transload_abi.types import Descriptor, Group, Model, Rope
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(300)]
 
@@ -42,6 +51,10 @@ HYBRID = {
     "torch_dtype": "bfloat16",
 }
 """Layers with a window and layers without take turns. The weights are whatever vLLM makes up."""
+
+
+Kept = dict[str, Any]
+"""What the observer writes of a layer: see `tools/real_engine/kv_observer.py`."""
 
 
 class Observed(NamedTuple):
@@ -80,7 +93,10 @@ def observed(engine: Engine, folder: Path) -> Observed:
     # A view's tokens are those of a kernel block: what the backend cuts blocks into.
     kernel = {view["shape"][2] for view in views.values()}
     facts = vllm.Facts(
-        model=Model(name=MODEL_NAME, num_layers=4, rope=Rope(state="applied")), memory="host"
+        model=Model(
+            name=MODEL_NAME, num_layers=4, rope=Rope(state="applied"), revision="of this test"
+        ),
+        memory="host",
     )
     interior = Interior(name="cpu", kernel_block_size=kernel.pop())
     d = vllm.descriptor(found["config"], facts=facts, interior=interior)
@@ -102,10 +118,36 @@ def both(engines: Engines, tmp_path_factory: pytest.TempPathFactory) -> dict[str
     return {name: observed(engine, folders[name]) for name, engine in running.items()}
 
 
+@pytest.fixture(scope="module")
+def prompts(both: dict[str, Observed]) -> dict[str, dict[str, Kept]]:
+    """What each engine wrote for a prompt, by layer name."""
+    return {name: served(cache) for name, cache in both.items()}
+
+
 @pytest.fixture(params=["alike", "hybrid"])
-def cache(request: pytest.FixtureRequest, both: dict[str, Observed]) -> Observed:
+def which(request: pytest.FixtureRequest) -> str:
+    """The name of one of them."""
+    return str(request.param)
+
+
+@pytest.fixture
+def cache(which: str, both: dict[str, Observed]) -> Observed:
     """One of them."""
-    return both[request.param]
+    return both[which]
+
+
+@pytest.fixture
+def kept(which: str, prompts: dict[str, dict[str, Kept]]) -> dict[str, Kept]:
+    """What it wrote."""
+    return prompts[which]
+
+
+def served(cache: Observed) -> dict[str, Kept]:
+    prompt = [7 + 5 * number % 1900 for number in range(NUM_TOKENS)]
+    body = {"model": MODEL_NAME, "prompt": prompt, "max_tokens": 1, "temperature": 0}
+    answer = httpx.post(f"{cache.engine.url}/v1/completions", json=body, timeout=REQUEST_S)
+    answer.raise_for_status()
+    return {name: json.loads((cache.folder / f"{name}.json").read_text()) for name in cache.views}
 
 
 def test_the_engines_are_what_they_are_meant_to_be(both: dict[str, Observed]) -> None:
@@ -140,33 +182,139 @@ def test_pages_are_where_the_workers_views_are(cache: Observed) -> None:
                 assert byte_of(group, "v", **last) + size == start + view["strides"][1]
 
 
-def test_a_served_prompts_keys_and_values_are_found(cache: Observed) -> None:
-    prompt = [7 + 5 * number % 1900 for number in range(NUM_TOKENS)]
-    body = {"model": MODEL_NAME, "prompt": prompt, "max_tokens": 1, "temperature": 0}
-    answer = httpx.post(f"{cache.engine.url}/v1/completions", json=body, timeout=REQUEST_S)
-    answer.raise_for_status()
-    for name in cache.views:
-        kept = json.loads((cache.folder / f"{name}.json").read_text())
-        assert kept["shape"] == [NUM_TOKENS, 2, 64]
-        for role, side in (("k", "key"), ("v", "value")):
-            due = np.frombuffer(bytes.fromhex(kept[side]), "<f4").reshape(kept["shape"])
-            found = decoded(cache, name, role, kept)
-            np.testing.assert_array_equal(found, due)
-            assert np.unique(due).size > 1000
+def test_a_served_prompts_keys_and_values_are_found(cache: Observed, kept: dict[str, Kept]) -> None:
+    memory = dumped(cache, kept)
+    assert_found(cache, kept, cache.descriptor, memory, block_lists(cache, kept))
+    for one in kept.values():
+        for side in ("key", "value"):
+            assert np.unique(np.frombuffer(bytes.fromhex(one[side]), "<f4")).size > 1000
 
 
-def decoded(cache: Observed, name: str, role: str, kept: dict[str, Any]) -> NDArray[np.float32]:
-    """`[token, head, element]` of a layer, from the bytes of its blocks alone."""
-    group, layer = holder(cache.descriptor, vllm.layer_number(name, {}))
-    view = cache.views[name]
+BETWEEN = [
+    pytest.param("LBNHC", 1, id="token by token"),
+    pytest.param("BLHNC", 1, id="blocks of all layers"),
+    pytest.param("rocm", 1, id="planes"),
+    pytest.param("odd", 1, id="odd"),
+    pytest.param("LBNHC", 8, id="an eighth of a block"),
+]
+
+
+@pytest.mark.parametrize(("place", "parts"), BETWEEN)
+def test_a_served_prompts_blocks_come_back_from_another_placement(
+    cache: Observed, kept: dict[str, Kept], place: str, parts: int
+) -> None:
+    """From the engine's memory and into memory as large: the prompt's bytes, and no others."""
+    d, away = cache.descriptor, elsewhere(cache.descriptor, place, parts)
+    ids = block_lists(cache, kept)
+    tokens = {group.table: group.tokens_per_block for group in away.groups}
+    others = {table: list(range(-(-NUM_TOKENS // size), 0, -1)) for table, size in tokens.items()}
+    page, between, again = dumped(cache, kept), oracle.blank(away), oracle.blank(d)
+    carry(planned(d, away, ids, others), page, between, "cpu")
+    assert_found(cache, kept, away, between, others)
+    carry(planned(away, d, others, ids), between, again, "cpu")
+
+    mask = held(d, ids, NUM_TOKENS)["kv"]
+    np.testing.assert_array_equal(again["kv"][mask], page["kv"][mask])
+    # Of a last block's rest nothing is promised; all around the blocks is as it was.
+    rest = ~held(d, ids, NUM_TOKENS + max(group.tokens_per_block for group in d.groups))["kv"]
+    assert np.all(again["kv"][rest] == oracle.FILL)
+    assert np.count_nonzero(mask) == sum(
+        NUM_TOKENS * len(group.layers) * 2 * 2 * 64 * group.roles[0].bits // 8 for group in d.groups
+    )
+
+
+def elsewhere(d: Descriptor, place: str, parts: int) -> Descriptor:
+    """The groups' values in a placement of `abi_placements`, in pools of each group's own."""
+    pools, groups = [], []
+    for group in d.groups:
+        k = group.roles[0]
+        shape = Shape(
+            layers=len(group.layers),
+            blocks=NUM_BLOCKS,
+            heads=k.shape["H"],
+            tokens=group.tokens_per_block // parts,
+            size=k.shape["D"],
+            dtype=k.dtype,
+        )
+        one = PLACEMENTS[place](shape)
+        names = {pool.id: f"{group.id}/{pool.id}" for pool in one.pools}
+        pools += [replace(pool, id=names[pool.id]) for pool in one.pools]
+        laid = one.groups[0]
+        places = tuple(
+            replace(each, pools=tuple(names[pool] for pool in each.pools)) for each in laid.places
+        )
+        groups.append(
+            replace(
+                group,
+                places=places,
+                roles=laid.roles,
+                tokens_per_block=laid.tokens_per_block,
+                null_block=0,
+            )
+        )
+    away = replace(d, pools=tuple(pools), groups=tuple(groups))
+    check(away)
+    return away
+
+
+def planned(
+    src: Descriptor, dst: Descriptor, src_ids: dict[int, list[int]], dst_ids: dict[int, list[int]]
+) -> Plan:
+    """The plan; proven where pieces are small, as a proof of whole blocks takes seconds."""
+    blocks = Blocks(src_ids, dst_ids, NUM_TOKENS)
+    plan = Pair.compile(src, dst).plan(blocks)
+    if src.groups[0].tokens_per_block != dst.groups[0].tokens_per_block:
+        prove(plan, src, dst, blocks)
+    return plan
+
+
+def block_lists(cache: Observed, kept: dict[str, Kept]) -> dict[int, list[int]]:
+    """The prompt's blocks by table: which blocks its tokens were written to, in their order."""
+    lists: dict[int, list[int]] = {}
+    for name, one in kept.items():
+        group, _ = holder(cache.descriptor, vllm.layer_number(name, {}))
+        tokens = group.tokens_per_block
+        ids = list(dict.fromkeys(slot // tokens for slot in one["slots"]))
+        assert one["slots"] == [
+            ids[token // tokens] * tokens + token % tokens for token in range(NUM_TOKENS)
+        ]
+        assert lists.setdefault(group.table, ids) == ids
+    return lists
+
+
+def dumped(cache: Observed, kept: dict[str, Kept]) -> oracle.Memory:
+    """The engine's pool, as far as the prompt's blocks go; zeros around them."""
     memory = np.zeros(cache.descriptor.pools[0].num_bytes, np.uint8)
-    for block, content in kept["blocks"].items():
-        start = view["offset"] + int(block) * view["strides"][0]
-        page = np.frombuffer(bytes.fromhex(content), np.uint8)
-        memory[start : start + page.size] = page
-    tokens = group.tokens_per_block
-    blocks = sorted({slot // tokens for slot in kept["slots"]})
-    values = oracle.read_values(cache.descriptor, {"kv": memory}, group.id, role, blocks)[layer]
-    by_token = np.moveaxis(values, 2, 1).reshape(-1, 2, 64)
-    rows = [blocks.index(slot // tokens) * tokens + slot % tokens for slot in kept["slots"]]
-    return np.asarray(by_token[rows], np.float32)
+    for name, one in kept.items():
+        view = cache.views[name]
+        for block, content in one["blocks"].items():
+            start = view["offset"] + int(block) * view["strides"][0]
+            page = np.frombuffer(bytes.fromhex(content), np.uint8)
+            memory[start : start + page.size] = page
+    return {"kv": memory}
+
+
+def assert_found(
+    cache: Observed,
+    kept: dict[str, Kept],
+    d: Descriptor,
+    memory: oracle.Memory,
+    lists: dict[int, list[int]],
+) -> None:
+    """In blocks that `d` describes: the keys and values that each layer was given to write."""
+    assert kept.keys() == cache.views.keys()
+    for name, one in kept.items():
+        assert one["shape"] == [NUM_TOKENS, 2, 64]
+        group, layer = holder(d, vllm.layer_number(name, {}))
+        for role, side in (("k", "key"), ("v", "value")):
+            due = np.frombuffer(bytes.fromhex(one[side]), "<f4").reshape(one["shape"])
+            found = by_token(d, memory, group, role, lists[group.table])[layer]
+            np.testing.assert_array_equal(found[:NUM_TOKENS], due, f"{name}: {role}")
+
+
+def by_token(
+    d: Descriptor, memory: oracle.Memory, group: Group, role: str, ids: list[int]
+) -> NDArray[np.float32]:
+    """`[layer, token, head, element]`, from the bytes of the blocks alone."""
+    values = np.moveaxis(oracle.read_values(d, memory, group.id, role, ids), 3, 2)
+    return np.asarray(values.reshape(len(group.layers), -1, 2, 64), np.float32)
