@@ -7,11 +7,12 @@ whose effect the descriptor's oracle knows from the descriptors alone, and by it
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import random
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from pathlib import Path
 
@@ -27,7 +28,7 @@ from support.kernel_numbers import NUMBERS
 from transload_abi import oracle, vectors
 from transload_abi.plan import Blocks, Pair, Plan
 from transload_kernels import operations
-from transload_kernels.formats import Format
+from transload_kernels.formats import ELEMENT_BITS, ElementType, Format
 
 COMPARED = ("torch", "cpu")
 """Those that run in this process; Triton's interpreter is started by a test of its own."""
@@ -77,6 +78,39 @@ def test_tritons_interpreter_does_what_the_reference_does() -> None:
     made = dict(line.split(":", 1) for line in done.stdout.splitlines())
     assert made.keys() == FAMILIES.keys()
     assert not [name for name, calls in made.items() if calls.startswith(" 0 ")]
+
+
+RECORDED = json.loads((TESTS / "vectors" / "numbers.json").read_bytes())
+"""Patterns and values of small floats as torch has them."""
+
+
+@pytest.mark.parametrize("of", RECORDED["encode"])
+@pytest.mark.parametrize("name", ["reference", *COMPARED])
+def test_small_floats_are_the_recorded_ones(name: str, of: ElementType) -> None:
+    dtype = np.dtype("<u1" if ELEMENT_BITS[of] == 8 else "<u2")
+    patterns = np.arange(0, 1 << ELEMENT_BITS[of], RECORDED["step"].get(of, 1)).astype(dtype)
+    values = _converted(name, patterns, Format(of), Format("f32")).view("<f4")
+    recorded = ["7fc00000" if value == "nan" else value for value in RECORDED["decode"][of]]
+    np.testing.assert_array_equal(values, _binary32(recorded))
+    assert np.isfinite(values).sum() < len(values)
+    written, codes = zip(*RECORDED["encode"][of], strict=True)
+    came = _converted(name, _binary32(written), Format("f32"), Format(of)).view(dtype)
+    assert came.tolist() == list(codes)
+
+
+def _binary32(numbers: Iterable[str]) -> np.ndarray:
+    big: np.ndarray = np.frombuffer(bytes.fromhex("".join(numbers)), ">f4")
+    return big.astype("<f4")
+
+
+def _converted(name: str, elements: np.ndarray, src: Format, dst: Format) -> np.ndarray:
+    """The bytes of one row in another format."""
+    raw = torch.from_numpy(elements.view(np.uint8).copy())
+    made = torch.zeros(len(elements) * ELEMENT_BITS[dst.element] // 8, dtype=torch.uint8)
+    at = torch.tensor([0])
+    operations.convert_rows(made, raw, at, at, len(elements), (), src, dst, implementation=name)
+    converted: np.ndarray = made.numpy()
+    return converted
 
 
 @cache
