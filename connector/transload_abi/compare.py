@@ -187,6 +187,16 @@ def _absent(matches: tuple[Match, ...], dst: Descriptor) -> Iterator[str]:
                     f"{short(group.id)}: of {heads_words(group.owner.heads)} the source has "
                     f"{heads_words(match.src.owner.heads)}"
                 )
+            if not _holds_tokens(match.src.owner.tokens, group.owner.tokens):
+                yield (
+                    f"{short(group.id)}: of the tokens ({tokens_words(group.owner.tokens)}) "
+                    f"the source has {tokens_words(match.src.owner.tokens)}"
+                )
+
+
+def _holds_tokens(src: TokenSlice, dst: TokenSlice) -> bool:
+    """Whether a source has every token of a destination's slice, as far as that is plain."""
+    return src.size == 1 or src == dst
 
 
 # --- matching

@@ -91,6 +91,7 @@ def _check_group(d: Tree, g: Tree, path: str) -> None:
     cut, where = g["owner"]["tokens"], f"{path}.owner.tokens"
     need(cut["rank"] < cut["size"], f"{where}.rank", "no such rank")
     if cut["size"] > 1:
+        need(g["kind"] not in ("ring", "recurrent"), where, "one rank has it whole")
         need((tokens, states) == (1, 1), where, "needs a state for each token")
         small, large = sorted((cut["interleave"], g["tokens_per_block"]))
         need(large % small == 0, f"{where}.interleave", "does not divide")

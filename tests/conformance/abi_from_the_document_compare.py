@@ -114,9 +114,13 @@ def common_tokens(old: Tree, new: Tree) -> bool:
 
 def _other_model(old: Tree, new: Tree) -> str:
     both = old["weights"] and new["weights"]
-    for name in [*(["weights"] if both else ["name", "revision"]), "adapter"]:
+    for name in ["weights"] if both else ["name", "revision"]:
         if old[name] != new[name]:
             return f"model.{name}"
+    if not both and not new["revision"]:
+        return "model.weights"
+    if old["adapter"] != new["adapter"]:
+        return "model.adapter"
     state = new["rope"]["state"]
     if state == "unknown" or state != old["rope"]["state"]:
         return "model.rope.state"

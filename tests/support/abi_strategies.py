@@ -12,6 +12,7 @@ from transload_abi.canonical import Term
 from transload_abi.codecs import CODECS, scale_param
 from transload_abi.dtypes import DTYPES
 from transload_abi.floats import f32, f64
+from transload_abi.limits import MAX_TERMS
 from transload_abi.roles import ROLES
 from transload_abi.types import (
     VERSION,
@@ -243,7 +244,12 @@ def _respelled_group(draw: st.DrawFn, group: Group) -> Group:
 @st.composite
 def _respelled_terms(draw: st.DrawFn, role: Role) -> tuple[Term, ...]:
     terms: list[Term] = []
+    left = MAX_TERMS - len(role.terms)
     for axis, div, extent, stride in role.terms:
+        if not left:
+            terms.append((axis, div, extent, stride))
+            continue
+        left -= 1
         low = draw(st.sampled_from([each for each in range(1, extent + 1) if extent % each == 0]))
         terms.append((axis, div, low, stride))
         terms.append((axis, div * low, extent // low, stride * low))

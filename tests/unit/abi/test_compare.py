@@ -387,6 +387,16 @@ def test_a_rank_without_the_heads_leaves_them_to_others() -> None:
     assert part.absent == ("attention: of heads 2-3 of 4 the source has heads 0-2 of 4",)
 
 
+def test_a_rank_without_all_tokens_leaves_them_to_others() -> None:
+    whole = with_groups(group())
+    half = replace(group().owner, tokens=TokenSlice(0, 2, 8))
+    first = with_groups(group(owner=half))
+    assert compare(whole, first).absent == compare(first, first).absent == ()
+    assert compare(first, whole).absent == (
+        "attention: of the tokens (all) the source has of each 2 runs of 8 tokens number 0",
+    )
+
+
 def test_layers_with_two_kinds_of_state_meet_by_what_they_hold() -> None:
     conv = Role("conv", "f32", 32, {"N": 1, "D": 16})
     state = group(
