@@ -27,7 +27,7 @@ def _bits(footprint: Footprint) -> list[int]:
     return [bit for start in starts for bit in range(start, start + footprint.size)]
 
 
-@settings(max_examples=1000)
+@settings(max_examples=400)
 @given(st.lists(FOOTPRINTS, max_size=3))
 def test_overlap_finds_a_shared_bit_if_there_is_one(footprints: list[Footprint]) -> None:
     bits = [_bits(each) for each in footprints]

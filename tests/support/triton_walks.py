@@ -48,7 +48,7 @@ def table(numbers: list[int]) -> Tensor:
     return torch.tensor(numbers, dtype=torch.int64)
 
 
-def rows_of_all_sizes(num_calls: int = 20) -> None:
+def rows_of_all_sizes(num_calls: int = 10) -> None:
     rng = random.Random(11)
     for _ in range(num_calls):
         row_bytes = rng.choice((1, 2, 7, 24, 132, 656, 1000, rng.randint(1, 900)))
@@ -66,7 +66,7 @@ def rows_of_all_sizes(num_calls: int = 20) -> None:
         compare(rng.choice(TUNINGS), "zero_tail", dst, offsets[0], row_bytes, zeroed)
 
 
-def tiles_of_all_shapes(num_calls: int = 30) -> None:
+def tiles_of_all_shapes(num_calls: int = 15) -> None:
     rng = random.Random(12)
     for _ in range(num_calls):
         size = rng.choice((1, 2, 4, 8))
@@ -115,7 +115,7 @@ def placed(
     return rows.offsets, rows.strides, place, rows.num_bytes
 
 
-def numbers_of_all_formats(num_calls: int = 50) -> None:
+def numbers_of_all_formats(num_calls: int = 25) -> None:
     rng = random.Random(13)
     for number in range(num_calls):
         num_elements = rng.choice((48, 96, 144))
@@ -147,7 +147,7 @@ def every_number_of_16_bits() -> None:
             )
 
 
-def digests_of_all_shapes(num_calls: int = 20) -> None:
+def digests_of_all_shapes(num_calls: int = 10) -> None:
     rng = random.Random(15)
     for _ in range(num_calls):
         row_bytes = rng.choice((1, 3, 8, 24, 132, 656, 2048, 10_000))
