@@ -12,6 +12,7 @@ from transload_abi.dtypes import DTYPES
 from transload_abi.floats import read_float
 from transload_abi.plan.runs import first_byte
 from transload_abi.plan.types import Batch, Conversion, Operand, Plan
+from transload_kernels.errors import Unsupported
 from transload_kernels.formats import ElementType, Format, ScalePlace
 from transload_kernels.implementation import Loop
 
@@ -140,7 +141,8 @@ def _starts(
 def _start(side: tuple[Operand, ...], piece: int) -> tuple[int, int]:
     """The first byte of a piece's elements, and the distance to that of its scales."""
     first, *scales = (first_byte(each.side, piece) + each.bit // 8 for each in side)
-    assert len({each.side.pool for each in side}) == 1, "scales lie in the pool of their elements"
+    if len({each.side.pool for each in side}) > 1:
+        raise Unsupported("convert_rows takes scales from the buffer of their elements only")
     return first, scales[0] - first if scales else 0
 
 
