@@ -121,7 +121,7 @@ def _check(options: argparse.Namespace) -> int:
     for result in results:
         words = "; ".join(result.failures) or "ok"
         sys.stdout.write(f"{result.name}: {words}\n")
-    failed = sum(bool(result.failures) for result in results)
+    failed = sum(not result.is_passed for result in results)
     sys.stdout.write(f"{len(results)} vectors, {failed} failed\n")
     return 1 if failed else 0
 

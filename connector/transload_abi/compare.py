@@ -108,12 +108,6 @@ def compare(src: Descriptor, dst: Descriptor) -> Comparison:
     return Comparison(findings)
 
 
-def differences(src: Descriptor, dst: Descriptor, match: Match) -> Iterator[Difference]:
-    """Every difference that bears on one pair of groups; the model's come first."""
-    yield from model_differences(src, dst)
-    yield from group_differences(match.src, match.dst, match.layers, _path(dst, match.dst))
-
-
 def _finding(match: Match, dst: Descriptor, model: Difference | None) -> Finding:
     src_group, dst_group, layers = match
     found = list(group_differences(src_group, dst_group, layers, _path(dst, dst_group)))

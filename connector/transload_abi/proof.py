@@ -13,6 +13,7 @@ from math import lcm
 from transload_abi.codecs import CODECS
 from transload_abi.dtypes import DTYPES
 from transload_abi.errors import LimitExceeded, ProofFailed
+from transload_abi.limits import MAX_QUOTED_CHARS
 from transload_abi.plan.pieces import Blocks
 from transload_abi.plan.types import Batch, Conversion, Operand, Plan, Side, Template
 from transload_abi.proof_bits import (
@@ -67,7 +68,7 @@ def prove(plan: Plan, src: Descriptor, dst: Descriptor, blocks: Blocks | None = 
     missing = [bundle.name for at, bundle in enumerate(due) if at not in moved]
     if missing:
         raise ProofFailed(f"no batch moves {', '.join(missing[:8])}")
-    _check_tables(plan, dst)
+    _check_tables(plan)
 
 
 # --- pieces
@@ -86,7 +87,9 @@ def _check_pieces(batch: Batch, src: Descriptor, dst: Descriptor, path: str) -> 
         ):
             pool = next((pool for pool in descriptor.pools if pool.id == side.pool), None)
             if pool is None or len(side.part_offsets) != parts:
-                raise ProofFailed(f"no pool {side.pool[:80]!r} of {parts} parts a block", path)
+                raise ProofFailed(
+                    f"no pool {side.pool[:MAX_QUOTED_CHARS]!r} of {parts} parts a block", path
+                )
             pieces = [
                 (each.src if side is ours else each.dst, each.num_pieces)
                 for each in batch.sequences
@@ -113,7 +116,7 @@ def _part_pairs(batch: Batch) -> set[tuple[int, int]]:
     } or {(0, 0)}
 
 
-def _check_tables(plan: Plan, dst: Descriptor) -> None:
+def _check_tables(plan: Plan) -> None:
     """No block is written for two tables."""
     owners: dict[tuple[str, int], int] = {}
     for batch in plan.batches:

@@ -107,10 +107,9 @@ def check_decode(folder: Path) -> Iterator[str]:
             stored = _read_array(folder / files["elements"], elements.dtype, files["shape"])
             yield from _differences(files["elements"], elements, stored)
             oracle.write_elements(d, rewritten, *what, stored)
-            if files["values"] is not None:
-                values = oracle.read_values(d, memory, *what)
-                due = _read_array(folder / files["values"], np.dtype("<f4"), files["shape"])
-                yield from _differences(files["values"], values, due)
+            values = oracle.read_values(d, memory, *what)
+            due = _read_array(folder / files["values"], np.dtype("<f4"), files["shape"])
+            yield from _differences(files["values"], values, due)
     for pool in rewritten:
         yield from _differences(f"pools/{pool}.bin", rewritten[pool], memory[pool])
 

@@ -38,7 +38,7 @@ def f32(value: float) -> str:
     return "f32:" + struct.pack(">f", value).hex()
 
 
-def per_tensor(dtype: str, *scales: float) -> dict[str, Any]:
+def per_tensor(*scales: float) -> dict[str, Any]:
     """The codec of an 8-bit float; the scales of V are those of K from the last to the first."""
     texts = [f32(scale) for scale in scales]
     params = {"scales.k": texts, "scales.v": texts[::-1]}
@@ -91,9 +91,7 @@ def _engines() -> list[DecodeCase]:
         DecodeCase(
             "rocm-x16-e4m3fnuz",
             "ROCm paged attention with 8-bit elements: x = 16",
-            formats.rocm(
-                Dims(size=32, dtype="e4m3fnuz"), **per_tensor("e4m3fnuz", 0.75, 1.0009765625)
-            ),
+            formats.rocm(Dims(size=32, dtype="e4m3fnuz"), **per_tensor(0.75, 1.0009765625)),
         ),
         DecodeCase(
             "sglang-bf16",
@@ -175,7 +173,7 @@ def _scaled() -> list[DecodeCase]:
         DecodeCase(
             f"vllm-lbhnc-{dtype}-per-tensor",
             f"{dtype}, a scale for each role and layer outside of the cache",
-            formats.vllm("LBHNC", BF16._replace(dtype=dtype), **per_tensor(dtype, *factors)),
+            formats.vllm("LBHNC", BF16._replace(dtype=dtype), **per_tensor(*factors)),
         )
         for dtype, factors in scales.items()
     ]

@@ -23,7 +23,7 @@ def _per_tensor() -> list[ConvertCase]:
             f"bf16-to-{dtype}-per-tensor",
             "quotients by the layer's scale are rounded; beyond the range the outermost is meant",
             vllm("LBHNC", DIMS),
-            vllm("LBNHC", DIMS._replace(dtype=dtype), **per_tensor(dtype, 0.5, 3.0)),
+            vllm("LBNHC", DIMS._replace(dtype=dtype), **per_tensor(0.5, 3.0)),
             "lossy",
             change=_KV,
             zeros=(5,),
@@ -33,8 +33,8 @@ def _per_tensor() -> list[ConvertCase]:
         one(
             "e4m3-per-tensor-to-other-scales",
             "products with the source's scale, divided by the destination's",
-            vllm("LBNHC", DIMS._replace(dtype="e4m3"), **per_tensor("e4m3", 0.5, 0.75)),
-            vllm("LBNHC", DIMS._replace(dtype="e4m3"), **per_tensor("e4m3", 1.25, 0.1)),
+            vllm("LBNHC", DIMS._replace(dtype="e4m3"), **per_tensor(0.5, 0.75)),
+            vllm("LBNHC", DIMS._replace(dtype="e4m3"), **per_tensor(1.25, 0.1)),
             "lossy",
             change=_KV,
         )
@@ -81,7 +81,7 @@ def _half() -> list[ConvertCase]:
         one(
             "e4m3-quarters-to-f16",
             "with the scale 0.25 every value lies in the range of f16",
-            formats.vllm("LBNHC", e4m3, **per_tensor("e4m3", 0.25, 0.25)),
+            formats.vllm("LBNHC", e4m3, **per_tensor(0.25, 0.25)),
             formats.vllm("LBHNC", f16),
             "lossless",
             change=_KV,
@@ -89,7 +89,7 @@ def _half() -> list[ConvertCase]:
         one(
             "e4m3-large-to-f16",
             "with the scale 256 the largest values become infinities",
-            formats.vllm("LBNHC", e4m3, **per_tensor("e4m3", 256.0, 256.0)),
+            formats.vllm("LBNHC", e4m3, **per_tensor(256.0, 256.0)),
             formats.vllm("LBHNC", f16),
             "lossy",
             change=_KV,

@@ -141,7 +141,6 @@ def lossless(change: Change, path: str) -> Row:
 
 
 HALVES = TokenSlice(0, 2, 1)
-WINDOWED = group(window=128)
 
 TABLE: dict[str, Row | None] = {
     "Descriptor.abi": refused(lambda d: replace(d, abi="kvabi/2"), "abi"),
