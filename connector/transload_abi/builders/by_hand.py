@@ -6,6 +6,7 @@ from typing import Literal
 
 from transload_abi.dtypes import DTYPES
 from transload_abi.errors import UnknownPart
+from transload_abi.limits import MAX_QUOTED_CHARS
 from transload_abi.types import Memory, Place, Pool, Role
 
 Digits = tuple[int, int] | list[tuple[int, int]]
@@ -56,7 +57,7 @@ def role(
         UnknownPart: There is no such dtype.
     """
     if dtype not in DTYPES:
-        raise UnknownPart(f"no dtype {dtype[:80]!r}", "dtype")
+        raise UnknownPart(f"no dtype {dtype[:MAX_QUOTED_CHARS]!r}", "dtype")
     bits = DTYPES[dtype].bits
     shape: dict[str, int] = {}
     for axis, digits in axes.items():

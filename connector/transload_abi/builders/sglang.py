@@ -115,6 +115,32 @@ def _described(
         raise Contradiction(
             f"{slots.num_slots} slots are no pages of {slots.page_size}", "num_slots"
         )
+    pools, places = _buffers(slots, num_pages, roles)
+    group = Group(
+        id="attention",
+        kind=kind,
+        layers=slots.layers,
+        tokens_per_block=slots.page_size,
+        places=places,
+        roles=roles,
+        null_block=0,
+        owner=owner,
+    )
+    found = Descriptor(
+        abi=VERSION,
+        model=model,
+        pools=pools,
+        groups=(group,),
+        producer=Producer(engine="sglang"),
+    )
+    check(found)
+    return canonical(found)
+
+
+def _buffers(
+    slots: Slots, num_pages: int, roles: tuple[Role, ...]
+) -> tuple[tuple[Pool, ...], tuple[Place, ...]]:
+    """A buffer for each layer and place that roles have."""
     pools: list[Pool] = []
     places: list[Place] = []
     for place in range(1 + max(role.place for role in roles)):
@@ -132,25 +158,7 @@ def _described(
             )
             for name in names
         ]
-    group = Group(
-        id="attention",
-        kind=kind,
-        layers=slots.layers,
-        tokens_per_block=slots.page_size,
-        places=tuple(places),
-        roles=roles,
-        null_block=0,
-        owner=owner,
-    )
-    found = Descriptor(
-        abi=VERSION,
-        model=model,
-        pools=tuple(pools),
-        groups=(group,),
-        producer=Producer(engine="sglang"),
-    )
-    check(found)
-    return canonical(found)
+    return tuple(pools), tuple(places)
 
 
 def _page_bits(role: Role) -> int:

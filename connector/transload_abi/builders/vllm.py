@@ -33,6 +33,7 @@ from transload_abi.check import check
 from transload_abi.codecs import scale_param
 from transload_abi.errors import Contradiction, MalformedDescriptor, UnknownPart
 from transload_abi.floats import f32
+from transload_abi.limits import MAX_QUOTED_CHARS
 from transload_abi.types import (
     VERSION,
     Codec,
@@ -127,20 +128,7 @@ def descriptor(
         raise Contradiction(
             f"{len(interior)} interiors for {len(config.kv_cache_groups)} groups", "interior"
         )
-    tables = _tables(config)
-    groups = []
-    for index, tensor in enumerate(config.kv_cache_tensors):
-        table, spec = _one_spec(config, tables, tensor, f"kv_cache_tensors[{index}]")
-        pool = HOST_POOL if tensor.host_resident else facts.pool
-        num_blocks = _num_blocks(config, tensor)
-        placed = Placed(
-            tensor.layers, num_blocks, tensor.layer_stride, tensor.block_stride, tensor.offset
-        )
-        group = group_of(
-            spec, layout, placed, facts=facts, interior=interior[table], table=table, pool=pool
-        )
-        transferable = config.kv_cache_groups[table].enable_kv_transfer
-        groups.append(msgspec.structs.replace(group, transferable=transferable))
+    groups = _groups(config, facts, interior, layout)
     _check_placed(config, facts)
     found = Descriptor(
         abi=VERSION,
@@ -153,6 +141,27 @@ def descriptor(
     )
     check(found)
     return canonical(found)
+
+
+def _groups(
+    config: KVCacheConfig, facts: Facts, interiors: Sequence[Interior], layout: str
+) -> list[Group]:
+    """A group for each tensor of the configuration."""
+    tables = _tables(config)
+    groups = []
+    for index, tensor in enumerate(config.kv_cache_tensors):
+        table, spec = _one_spec(config, tables, tensor, f"kv_cache_tensors[{index}]")
+        pool = HOST_POOL if tensor.host_resident else facts.pool
+        num_blocks = _num_blocks(config, tensor)
+        placed = Placed(
+            tensor.layers, num_blocks, tensor.layer_stride, tensor.block_stride, tensor.offset
+        )
+        group = group_of(
+            spec, layout, placed, facts=facts, interior=interiors[table], table=table, pool=pool
+        )
+        transferable = config.kv_cache_groups[table].enable_kv_transfer
+        groups.append(msgspec.structs.replace(group, transferable=transferable))
+    return groups
 
 
 def group_of(
@@ -182,15 +191,17 @@ def group_of(
     )
     content = page(spec, where, interior)
     kind, window = _kind(spec)
+    names = [role.role for role in content.roles]
+    last = max(role.place for role in content.roles)
     has_heads = any("H" in role.shape for role in content.roles)
     return Group(
         id=f"{kind}.{table}",
         kind=kind,
         layers=tuple(layer_number(name, facts.layer_numbers) for name in placed.layers),
         tokens_per_block=spec.block_size,
-        places=_places(spec, layout, placed, where, pool, max(r.place for r in content.roles)),
+        places=_places(spec, layout, placed, where, pool, last),
         roles=content.roles,
-        codec=_codec(content.codec, [role.role for role in content.roles], placed, facts.scales),
+        codec=_codec(content.codec, names, placed, facts.scales),
         tokens_per_state=(spec.block_size, 1) if isinstance(spec, MambaSpec) else spec.state_tokens,
         window=window,
         table=table,
@@ -213,7 +224,9 @@ def layer_number(name: str, numbers: Mapping[str, int]) -> int:
         return numbers[name]
     found = [int(part) for part in name.split(".") if part.isascii() and part.isdigit()]
     if len(found) != 1:
-        raise UnknownPart(f"{name[:80]!r} has {len(found)} numbers, not one", "layer_names")
+        raise UnknownPart(
+            f"{name[:MAX_QUOTED_CHARS]!r} has {len(found)} numbers, not one", "layer_names"
+        )
     return found[0]
 
 
@@ -229,7 +242,7 @@ def _kind(spec: Spec) -> tuple[Kind, int]:
         return "chunked_local", spec.attention_chunk_size
     if isinstance(spec, CrossAttentionSpec):
         return "cross", 0
-    assert isinstance(spec, FullAttentionSpec)
+    assert isinstance(spec, FullAttentionSpec), "no other class is left"
     window = spec.sliding_window or spec.attention_chunk_size or 0
     return ("mla" if isinstance(spec, MLAAttentionSpec) else "full"), window
 
@@ -261,7 +274,7 @@ def _codec(name: str, roles: Sequence[str], placed: Placed, scales: Scales) -> C
         return Codec(name)
     missing = [layer for layer in placed.layers if layer not in scales]
     if missing:
-        raise Contradiction(f"no scales for {missing[0][:80]!r}", "scales")
+        raise Contradiction(f"no scales for {missing[0][:MAX_QUOTED_CHARS]!r}", "scales")
     params: dict[str, Param] = {}
     for side, role in enumerate(roles):
         try:
@@ -278,7 +291,7 @@ def _tables(config: KVCacheConfig) -> dict[str, int]:
         for name in group.layer_names:
             if name in tables:
                 raise Contradiction(
-                    f"{name[:80]!r} is in group {tables[name]} as well",
+                    f"{name[:MAX_QUOTED_CHARS]!r} is in group {tables[name]} as well",
                     f"kv_cache_groups[{number}].layer_names",
                 )
             tables[name] = number
@@ -294,7 +307,7 @@ def _one_spec(
         table = tables.get(name)
         spec = None if table is None else config.kv_cache_groups[table].specs.get(name)
         if table is None or spec is None:
-            raise Contradiction(f"{name[:80]!r} is in no group", f"{path}.layers")
+            raise Contradiction(f"{name[:MAX_QUOTED_CHARS]!r} is in no group", f"{path}.layers")
         found.append((table, spec))
     if not found:
         raise Contradiction("no layers", f"{path}.layers")
@@ -312,7 +325,7 @@ def _check_placed(config: KVCacheConfig, facts: Facts) -> None:
             is_reader = layer_number(name, facts.layer_numbers) in readers
             if placed[name] != (0 if is_reader else 1):
                 raise Contradiction(
-                    f"{name[:80]!r} is in {placed[name]} tensors, not in one",
+                    f"{name[:MAX_QUOTED_CHARS]!r} is in {placed[name]} tensors, not in one",
                     f"kv_cache_groups[{number}].layer_names",
                 )
 

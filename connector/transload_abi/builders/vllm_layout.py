@@ -6,10 +6,12 @@ bytes. A layout is their order in memory, outermost first. What a cell holds is 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal, NamedTuple, get_args
 
 from transload_abi.builders.vllm_spec import MambaSpec, Spec
 from transload_abi.errors import Contradiction, UnknownPart
+from transload_abi.limits import MAX_QUOTED_CHARS
 
 Layout = Literal["LBHNC", "LBNHC", "LHBNC", "BLHNC", "BLNHC", "BHLNC"]
 LAYOUTS: tuple[str, ...] = get_args(Layout)
@@ -68,10 +70,10 @@ def strides(
         Contradiction: The layout cannot hold this specification.
     """
     if layout not in LAYOUTS:
-        raise UnknownPart(f"{layout[:80]!r} is none of {', '.join(LAYOUTS)}", "kv_cache_layout")
+        raise UnknownPart(
+            f"{layout[:MAX_QUOTED_CHARS]!r} is none of {', '.join(LAYOUTS)}", "kv_cache_layout"
+        )
     states, ratio = _kernel_states(spec, kernel_block_size)
-    extents = {"L": num_layers, "B": num_blocks * ratio, "H": spec.num_slots}
-    extents |= {"N": states, "C": spec.cell_bytes}
     dense = spec.num_slots * states * spec.cell_bytes
     if block_stride is not None and ratio > 1 and block_stride != dense * ratio:
         raise Contradiction(
@@ -86,14 +88,34 @@ def strides(
         raise Contradiction(
             f"{layout} cannot hold pages that are padded and cut up", "page_size_padded"
         )
-    found, step = {}, 1
-    for index in reversed(range(5)):
-        if index == last_of_grid:
-            step = max(step, spec.page_size_padded or 0)
-        axis = layout[index]
-        found[axis] = fixed.get(axis) or step
-        step = found[axis] * extents[axis]
+    extents = {"L": num_layers, "B": num_blocks * ratio, "H": spec.num_slots}
+    extents |= {"N": states, "C": spec.cell_bytes}
+    page_bytes = {layout[last_of_grid]: spec.page_size_padded or 0}
+    found = _nested(layout, extents, fixed, page_bytes)
     return Strides(found["L"], found["B"] * ratio, found["H"], found["N"], states, ratio, is_whole)
+
+
+def _nested(
+    layout: str,
+    extents: Mapping[str, int],
+    fixed: Mapping[str, int | None],
+    least: Mapping[str, int],
+) -> dict[str, int]:
+    """By axis the bytes from an index to the next: all that is inside of it, unless told.
+
+    Args:
+        layout: The axes, outermost first.
+        extents: Of each axis.
+        fixed: Strides that are decided already.
+        least: Bytes below which an axis's stride does not come.
+    """
+    strides_by_axis: dict[str, int] = {}
+    step = 1
+    for axis in reversed(layout):
+        step = max(step, least.get(axis, 0))
+        strides_by_axis[axis] = fixed.get(axis) or step
+        step = strides_by_axis[axis] * extents[axis]
+    return strides_by_axis
 
 
 def _kernel_states(spec: Spec, kernel_block_size: int) -> tuple[int, int]:

@@ -32,6 +32,7 @@ from transload_abi.builders.vllm_spec import (
     dtype_of,
 )
 from transload_abi.errors import Contradiction, UnknownPart
+from transload_abi.limits import MAX_QUOTED_CHARS
 from transload_abi.types import Role
 
 _BITS = {"f32": 32, "f16": 16, "bf16": 16}
@@ -100,7 +101,8 @@ def page(spec: Spec, where: Strides, interior: Interior) -> Page:
 def _check_mode(spec: Attention) -> None:
     if spec.kv_quant_mode not in QUANT_MODES:
         raise UnknownPart(
-            f"{spec.kv_quant_mode[:80]} is a format that this version cannot describe",
+            f"{spec.kv_quant_mode[:MAX_QUOTED_CHARS]} is a format that this version cannot "
+            "describe",
             "kv_quant_mode",
         )
 
@@ -251,9 +253,9 @@ def _check_latents(spec: MLAAttentionSpec | SlidingWindowMLASpec, interior: Inte
     if spec.num_slots != 1:
         raise UnknownPart(f"latents in {spec.num_slots} slots", "num_head_slots")
     if spec.model_version is not None:
-        raise UnknownPart(f"the caches of {spec.model_version[:80]}", "model_version")
+        raise UnknownPart(f"the caches of {spec.model_version[:MAX_QUOTED_CHARS]}", "model_version")
     if isinstance(spec, MLAAttentionSpec) and spec.cache_role != "SPARSE":
-        raise UnknownPart(f"the cache of an {spec.cache_role[:80]}", "cache_role")
+        raise UnknownPart(f"the cache of an {spec.cache_role[:MAX_QUOTED_CHARS]}", "cache_role")
     if spec.kv_quant_mode.endswith("PER_TOKEN_HEAD"):
         raise UnknownPart(f"{spec.kv_quant_mode} latents", "kv_quant_mode")
     told = spec.cache_dtype_str or ""
@@ -264,8 +266,10 @@ def _check_latents(spec: MLAAttentionSpec | SlidingWindowMLASpec, interior: Inte
 def _states(spec: MambaSpec) -> tuple[Role, ...]:
     """The convolution's state and then the recurrence's, flattened."""
     if len(spec.shapes) != 2:
+        name = spec.mamba_type[:MAX_QUOTED_CHARS] or "a layer"
         raise UnknownPart(
-            f"{len(spec.shapes)} states of {spec.mamba_type[:80] or 'a layer'}, not two", "shapes"
+            f"{len(spec.shapes)} states of {name}, not two",
+            "shapes",
         )
     roles, start = [], 0
     for role, size, name in zip(("conv", "ssm"), spec.sizes, spec.dtypes, strict=True):

@@ -34,6 +34,7 @@ from transload_abi.builders.vllm_spec import (
     Spec,
 )
 from transload_abi.errors import MalformedDescriptor, UnknownPart
+from transload_abi.limits import MAX_QUOTED_CHARS
 
 _SPECS: Final[dict[str, type[Any]]] = {
     each.__name__: each
@@ -74,7 +75,9 @@ def read_spec(value: Mapping[str, Any] | Spec, path: str = "kv_cache_spec") -> S
         return value
     name = value.get("class")
     if not isinstance(name, str) or name not in _SPECS:
-        raise UnknownPart(f"{str(name)[:80]!r} is a cache that this version cannot describe", path)
+        raise UnknownPart(
+            f"{str(name)[:MAX_QUOTED_CHARS]!r} is a cache that this version cannot describe", path
+        )
     return _convert(value, _SPECS[name], path)  # type: ignore[no-any-return]
 
 

@@ -11,6 +11,7 @@ from typing import Final
 import msgspec
 
 from transload_abi.errors import Contradiction, UnknownPart
+from transload_abi.limits import MAX_QUOTED_CHARS
 
 DTYPES: Final = {
     "float32": "f32",
@@ -272,5 +273,5 @@ def dtype_of(name: str) -> str:
     """
     found = DTYPES.get(name.removeprefix("torch."))
     if found is None:
-        raise UnknownPart(f"no dtype {name[:80]!r} here", "dtype")
+        raise UnknownPart(f"no dtype {name[:MAX_QUOTED_CHARS]!r} here", "dtype")
     return found

@@ -90,11 +90,10 @@ class Cover:
                 parts[number] = ((at + turn) % len(members), len(members))
                 parted[number] = _part(sources[number], offers[number], taken[offered])
         need.check_nothing_missing()
-        pairs: list[Pair | None] = []
-        for part in parted:
-            pair = Pair.compile(part, dst, allow_lossy=allow_lossy) if part is not None else None
-            pairs.append(pair)
-        return cls(tuple(parted), tuple(pairs), tuple(parts))
+        pairs = tuple(
+            Pair.compile(part, dst, allow_lossy=allow_lossy) if part else None for part in parted
+        )
+        return cls(tuple(parted), pairs, tuple(parts))
 
     def plan(self, blocks: Blocks | Sequence[Blocks]) -> list[Plan | None]:
         """What each source moves for one request; None for those that move nothing.
