@@ -273,7 +273,7 @@ def _value_differences(
     """For each role the first layer with a loss, else the first with a change."""
     for b in _value_roles(dst):
         a = src.role(b.role)
-        assert a is not None
+        assert a is not None, "both sides have the same value roles"
         changed = [
             (layer, ours, theirs)
             for layer in layers

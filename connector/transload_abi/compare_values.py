@@ -53,7 +53,7 @@ def values_of(group: Group, role: Role, layer: int) -> Values:
     scale = None
     if rule.has_scales_param:
         scales = group.codec.params[scale_param(role.role)]
-        assert isinstance(scales, list)
+        assert isinstance(scales, list), "a checked codec has a list of scales"
         scale = read_float(str(scales[group.layers.index(layer)]))
     return Values(group.codec.id, role.dtype, role.role in rule.scale_role, scale)
 

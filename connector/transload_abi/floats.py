@@ -9,6 +9,7 @@ import re
 import struct
 
 from transload_abi.errors import MalformedDescriptor
+from transload_abi.limits import MAX_QUOTED_CHARS
 
 _TEXT = re.compile(r"f32:[0-9a-f]{8}|f64:[0-9a-f]{16}")
 
@@ -46,7 +47,9 @@ def read_float(text: str, path: str = "") -> float:
         MalformedDescriptor: It is neither, or not finite.
     """
     if not _TEXT.fullmatch(text):
-        raise MalformedDescriptor(f"expected f32: or f64: and hex digits, got {text[:80]!r}", path)
+        raise MalformedDescriptor(
+            f"expected f32: or f64: and hex digits, got {text[:MAX_QUOTED_CHARS]!r}", path
+        )
     digits = bytes.fromhex(text[4:])
     (value,) = struct.unpack(">f" if text.startswith("f32") else ">d", digits)
     if not math.isfinite(value):

@@ -1,4 +1,4 @@
-"""The roles an element can have in a page, and the axes each must and may have."""
+"""The roles an element can have in a page, and which axes each has."""
 
 from typing import Final, NamedTuple
 

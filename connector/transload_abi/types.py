@@ -39,7 +39,7 @@ block per request, slot = position modulo `window`.
 Memory = Literal["device", "host", "shared", "file"]
 
 Param = int | str | list[int | str]
-"""A parameter of a codec or of RoPE; floats are text, see `numbers`."""
+"""A parameter of a codec or of RoPE; floats are text, see `floats`."""
 
 
 class Rope(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

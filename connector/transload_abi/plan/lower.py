@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from transload_abi.errors import PlanError
-from transload_abi.limits import MAX_ROWS
+from transload_abi.limits import MAX_QUOTED_CHARS, MAX_ROWS
 from transload_abi.plan.runs import Stretch, first_byte, shape, stretches
 from transload_abi.plan.types import Loop, Plan, Side, Template
 
@@ -250,7 +250,7 @@ def _unrolled(first: Offsets, loops: list[tuple[int, int]]) -> Offsets:
 
 def _base(bases: Bases, pool: str) -> tuple[int, int]:
     if pool not in bases:
-        raise PlanError("no base address for this pool", f"pools.{pool}"[:80])
+        raise PlanError("no base address for this pool", f"pools.{pool}"[:MAX_QUOTED_CHARS])
     return bases[pool]
 
 
