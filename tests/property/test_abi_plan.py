@@ -78,10 +78,9 @@ def check(src: Descriptor, dst: Descriptor, blocks: Blocks) -> Plan:
     due = moved_by_hand(src, dst, blocks, before)
     # Pads may come along, and so may what a partly filled last block has after the last token.
     held = element_bytes(dst, blocks.dst, range(blocks.num_tokens))
-    first = element_bytes(dst, blocks.dst, range(blocks.num_tokens))
     for pool, memory in after.items():
         assert all(memory[at] == due[pool][at] for at in held[pool])
-        others = set(range(len(memory))) - first[pool]
+        others = set(range(len(memory))) - held[pool]
         inside = own_bytes(dst, blocks, pool)
         assert all(memory[at] == before[1][pool][at] for at in others - inside)
     assert num_bytes(plan) == sum(a * b for a, b in run_lengths(plan).items())
