@@ -6,7 +6,7 @@ A reader refuses what is beyond these before it spends time or memory on it.
 from typing import Final
 
 MAX_DOCUMENT_BYTES: Final = 1 << 20
-"""Of either encoding. A model of 100 layers with its own scales takes about 20 kB."""
+"""Of either encoding. 100 layers take 4 kB in one pool, scales included; 23 kB in 200 buffers."""
 
 MAX_DEPTH: Final = 12
 """Of nested arrays and objects; a descriptor without extensions needs 7."""
