@@ -7,11 +7,12 @@
 import math
 import re
 import struct
+from typing import Final
 
 from transload_abi.errors import MalformedDescriptor
 from transload_abi.limits import MAX_QUOTED_CHARS
 
-_TEXT = re.compile(r"f32:[0-9a-f]{8}|f64:[0-9a-f]{16}")
+_TEXT: Final = re.compile(r"f32:[0-9a-f]{8}|f64:[0-9a-f]{16}")
 
 
 def f32(value: float) -> str:

@@ -5,6 +5,7 @@ elements at once. Elements are whole bytes; no dtype of this version is smaller.
 """
 
 from collections.abc import Sequence
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +24,7 @@ Memory = dict[str, NDArray[np.uint8]]
 Addresses = NDArray[np.int64]
 Terms = tuple[tuple[str, int, int, int], ...]
 
-FILL = 0xA5
+FILL: Final = 0xA5
 """What a byte that nobody has written holds here."""
 
 

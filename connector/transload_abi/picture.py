@@ -8,6 +8,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterable, Sequence
 from itertools import groupby
+from typing import Final
 
 from transload_abi.canonical import canonical
 from transload_abi.fingerprints import Fingerprints, of_descriptor, of_groups
@@ -17,12 +18,12 @@ from transload_abi.picture_words import layer_words, range_words, size_words, ti
 from transload_abi.roles import ROLES
 from transload_abi.types import Descriptor, Group, Model, Owner, Place, Pool, Role
 
-WIDTH = 100
-SHOWN_DIGITS = 12
+WIDTH: Final = 100
+SHOWN_DIGITS: Final = 12
 """Of a fingerprint: two that differ agree in so many digits once in 10^14 pairs."""
 
-_SHOWN_VALUES = 4
-_BETWEEN = "   "
+_SHOWN_VALUES: Final = 4
+_BETWEEN: Final = "   "
 
 
 def describe(d: Descriptor) -> str:

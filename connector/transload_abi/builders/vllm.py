@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
 
@@ -51,10 +51,10 @@ from transload_abi.types import (
 Scales = Mapping[str, tuple[float, float]]
 """By layer name: the scales of K and V, or of a latent twice; binary32 values."""
 
-NULL_BLOCK = 0
+NULL_BLOCK: Final = 0
 """The first block of vLLM's pools stands for "not held" (`block_pool.py` @ 0.32.0)."""
 
-HOST_POOL = "host"
+HOST_POOL: Final = "host"
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
