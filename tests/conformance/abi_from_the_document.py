@@ -81,20 +81,9 @@ def _check_group(d: Tree, g: Tree, path: str) -> None:
     need(g["tokens_per_block"] * states % tokens == 0, where, "not whole")
     if g["kind"] == "recurrent":
         need((tokens, states) == (g["tokens_per_block"], 1), where, "not one state for a block")
-    extents = {"N": g["tokens_per_block"] * states // tokens}
-
-    first, end, heads = g["owner"]["heads"]
-    need(first < end <= heads, f"{path}.owner.heads", "no heads of the model")
-    extents["H"] = end - first
-    ordinal, count = g["owner"]["replica"]
-    need(ordinal < count, f"{path}.owner.replica", "no such replica")
-    cut, where = g["owner"]["tokens"], f"{path}.owner.tokens"
-    need(cut["rank"] < cut["size"], f"{where}.rank", "no such rank")
-    if cut["size"] > 1:
-        need(g["kind"] not in ("ring", "recurrent"), where, "one rank has it whole")
-        need((tokens, states) == (1, 1), where, "needs a state for each token")
-        small, large = sorted((cut["interleave"], g["tokens_per_block"]))
-        need(large % small == 0, f"{where}.interleave", "does not divide")
+    _check_owner(g, path)
+    first, end, _ = g["owner"]["heads"]
+    extents = {"N": g["tokens_per_block"] * states // tokens, "H": end - first}
 
     for i, place in enumerate(g["places"]):
         where = f"{path}.places[{i}]"
@@ -112,6 +101,20 @@ def _check_group(d: Tree, g: Tree, path: str) -> None:
     axis_h = any("H" in ROLES[name] for name in names)
     need(axis_h or g["owner"]["heads"] == [0, 1, 1], f"{path}.owner.heads", "no axis H")
     _check_codec(g, names, path)
+
+
+def _check_owner(g: Tree, path: str) -> None:
+    first, end, heads = g["owner"]["heads"]
+    need(first < end <= heads, f"{path}.owner.heads", "no heads of the model")
+    ordinal, count = g["owner"]["replica"]
+    need(ordinal < count, f"{path}.owner.replica", "no such replica")
+    cut, where = g["owner"]["tokens"], f"{path}.owner.tokens"
+    need(cut["rank"] < cut["size"], f"{where}.rank", "no such rank")
+    if cut["size"] > 1:
+        need(g["kind"] not in ("ring", "recurrent"), where, "one rank has it whole")
+        need(g["tokens_per_state"] == [1, 1], where, "needs a state for each token")
+        small, large = sorted((cut["interleave"], g["tokens_per_block"]))
+        need(large % small == 0, f"{where}.interleave", "does not divide")
 
 
 def _check_role(g: Tree, role: Tree, extents: Mapping[str, int], path: str) -> None:

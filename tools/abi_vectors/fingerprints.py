@@ -16,11 +16,30 @@ def canonical_json(document: object) -> bytes:
 
 def of_group(descriptor: Document, group: Document) -> dict[str, str]:
     """The three fingerprints of a group."""
-    model, codec = descriptor["model"], group.get("codec", {})
+    used = {pool for place in group["places"] for pool in place["pools"]}
+    page = {
+        "codec": group.get("codec", {}),
+        "endian": "little",
+        "roles": group["roles"],
+        "tokens_per_block": group["tokens_per_block"],
+        "tokens_per_state": group.get("tokens_per_state", [1, 1]),
+    }
+    placement = {
+        "layers": group["layers"],
+        "null_block": group.get("null_block"),
+        "owner": group.get("owner", {}),
+        "places": group["places"],
+        "pools": [pool for pool in descriptor["pools"] if pool["id"] in used],
+        "table": group.get("table", 0),
+    }
+    parts = {"page": page, "meaning": _meaning(descriptor["model"], group), "placement": placement}
+    return {name: _digest(name, part) for name, part in parts.items()}
+
+
+def _meaning(model: Document, group: Document) -> Document:
+    """What moving bits alone does not change."""
+    codec, layers = group.get("codec", {}), group["layers"]
     names = ("weights",) if "weights" in model else ("name", "revision")
-    owner = group.get("owner", {})
-    per_state = group.get("tokens_per_state", [1, 1])
-    layers = group["layers"]
     order = sorted(range(len(layers)), key=lambda position: layers[position])
     params = {
         name: [value[position] for position in order] if name.startswith("scales.") else value
@@ -34,36 +53,18 @@ def of_group(descriptor: Document, group: Document) -> dict[str, str]:
         }
         for role in group["roles"]
     ]
-    used = {pool for place in group["places"] for pool in place["pools"]}
-    page = {
-        "codec": codec,
-        "endian": "little",
-        "roles": group["roles"],
-        "tokens_per_block": group["tokens_per_block"],
-        "tokens_per_state": per_state,
-    }
-    meaning = {
+    return {
         "codec": {"id": codec.get("id", "none"), "params": params},
-        "heads": owner.get("heads", [0, 1, 1])[2],
+        "heads": group.get("owner", {}).get("heads", [0, 1, 1])[2],
         "kind": group["kind"],
         "layers": sorted(layers),
         "model": {name: model.get(name, "") for name in (*names, "adapter")}
         | {"kv_share": sorted(model.get("kv_share", []))}
         | {"num_layers": model["num_layers"], "rope": model["rope"]},
         "roles": roles,
-        "tokens_per_state": per_state,
+        "tokens_per_state": group.get("tokens_per_state", [1, 1]),
         "window": group.get("window", 0),
     }
-    placement = {
-        "layers": layers,
-        "null_block": group.get("null_block"),
-        "owner": owner,
-        "places": group["places"],
-        "pools": [pool for pool in descriptor["pools"] if pool["id"] in used],
-        "table": group.get("table", 0),
-    }
-    parts = {"page": page, "meaning": meaning, "placement": placement}
-    return {name: _digest(name, part) for name, part in parts.items()}
 
 
 def of_descriptor(descriptor: Document) -> dict[str, str]:
