@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from transload_abi.codecs import CODECS, scale_param
 from transload_abi.errors import PlanError, ProofFailed
 from transload_abi.floats import read_float
+from transload_abi.limits import MAX_QUOTED_CHARS
 from transload_abi.oracle_numbers import Bits, Values, bits_type, decode, encode, largest
 from transload_abi.plan.types import Batch, Conversion, Operand, Plan, Side, Template
 from transload_abi.roles import ROLES
@@ -50,7 +51,7 @@ def read_elements(
         element.
 
     Raises:
-        PlanError: A block id is not one of the pool's.
+        PlanError: There is no such group, role or block.
     """
     of, which = _find(d, group, role)
     layers = [
@@ -66,7 +67,7 @@ def write_elements(
     """Writes a role's elements, of the shape that `read_elements` returns, into `memory`.
 
     Raises:
-        PlanError: A block id is not one of the pool's, or the shape is another.
+        PlanError: There is no such group, role or block, or the shape is another.
     """
     of, which = _find(d, group, role)
     due = (len(of.layers), len(blocks), *_extents(which.role, which.shape))
@@ -84,7 +85,7 @@ def read_values(
     A scale's value is the scale itself.
 
     Raises:
-        PlanError: A block id is not one of the pool's.
+        PlanError: There is no such group, role or block.
     """
     of, which = _find(d, group, role)
     values = decode(read_elements(d, memory, group, role, blocks), which.dtype)
@@ -106,7 +107,7 @@ def write_values(
     by the dtype's largest value, or 1 where that is zero.
 
     Raises:
-        PlanError: A block id is not one of the pool's, or the shape is another.
+        PlanError: There is no such group, role or block, or the shape is another.
     """
     of, which = _find(d, group, role)
     scales = _outside_scales(of, role)
@@ -135,12 +136,17 @@ def execute(plan: Plan, src_memory: Memory, dst_memory: Memory) -> None:
 
 
 def _find(d: Descriptor, group_id: str, role: str) -> tuple[Group, Role]:
-    group = next(each for each in d.groups if each.id == group_id)
+    group = next((each for each in d.groups if each.id == group_id), None)
+    if group is None:
+        raise PlanError(f"the descriptor has no group {group_id[:MAX_QUOTED_CHARS]!r}")
     return group, _role(group, role)
 
 
 def _role(group: Group, name: str) -> Role:
-    return next(each for each in group.roles if each.role == name)
+    found = group.role(name)
+    if found is None:
+        raise PlanError(f"group {group.id!r} has no role {name[:MAX_QUOTED_CHARS]!r}")
+    return found
 
 
 def _extents(role: str, shape: dict[str, int]) -> tuple[int, ...]:

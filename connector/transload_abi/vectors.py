@@ -58,7 +58,7 @@ def check_directory(path: Path) -> list[Result]:
         if (path / kind).is_dir():
             index = _read_index(path / kind)
             results += [
-                _result(f"{kind}/{entry['file']}", check_entry(path / kind, entry))
+                _result(f"{kind}/{entry.get('file', '?')}", check_entry(path / kind, entry))
                 for entry in index
             ]
     if not results:
@@ -205,6 +205,8 @@ def _read_index(folder: Path) -> list[Case]:
         index: list[Case] = json.loads((folder / "index.json").read_bytes())
     except (OSError, json.JSONDecodeError) as error:
         raise VectorFailed(f"cannot be read: {error!r}", f"{folder.name}/index.json") from error
+    if not isinstance(index, list) or not all(isinstance(entry, dict) for entry in index):
+        raise VectorFailed("expected a list of objects", f"{folder.name}/index.json")
     return index
 
 

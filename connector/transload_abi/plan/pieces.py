@@ -85,7 +85,9 @@ def checked(blocks: Blocks) -> Blocks:
     return blocks._replace(
         num_tokens=_count(blocks.num_tokens, "blocks.num_tokens"),
         first_token=_count(blocks.first_token, "blocks.first_token"),
-        num_encoder_tokens=encoder and _count(encoder, "blocks.num_encoder_tokens"),
+        num_encoder_tokens=None
+        if encoder is None
+        else _count(encoder, "blocks.num_encoder_tokens"),
     )
 
 

@@ -261,6 +261,16 @@ def test_a_block_that_is_not_there_is_named(block: int) -> None:
         oracle.read_elements(d, oracle.blank(d), "attention", "k", [block])
 
 
+@pytest.mark.parametrize(
+    ("group", "role", "words"),
+    [("other", "k", "no group 'other'"), ("attention", "ssm", "no role 'ssm'")],
+)
+def test_what_a_descriptor_lacks_is_named(group: str, role: str, words: str) -> None:
+    d = PLACEMENTS["rocm"](SHAPE)
+    with pytest.raises(PlanError, match=words):
+        oracle.read_elements(d, oracle.blank(d), group, role, [1])
+
+
 def test_elements_of_another_shape_are_refused() -> None:
     d = PLACEMENTS["LBNHC"](SHAPE)
     with pytest.raises(PlanError, match=r"attention.k: expected elements of shape \(2, 1, 4,"):

@@ -48,6 +48,7 @@ def sequences(pair: Pair, blocks: Blocks) -> list[tuple[int, ...]]:
         ({"num_tokens": -1}, "", "tokens 0 to -1: 0 <= first_token"),
         ({"first_token": 4.0}, "blocks.first_token", "expected an integer, got 4.0"),
         ({"num_encoder_tokens": "1"}, "blocks.num_encoder_tokens", "got '1'"),
+        ({"num_encoder_tokens": False}, "blocks.num_encoder_tokens", "got False"),
         ({"src": None}, "blocks.src", "expected block lists by table"),
         ({"dst": [[3, 4]]}, "blocks.dst", "expected block lists by table"),
         ({"src": {0: [True, 2]}}, "blocks.src[0]", "block ids must be integers"),

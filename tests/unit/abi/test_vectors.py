@@ -248,6 +248,18 @@ def test_a_document_that_is_not_there_is_named(documents: Path) -> None:
     assert sentence.startswith("the vector itself cannot be read: FileNotFoundError(")
 
 
+def test_an_entry_without_a_file_is_named(documents: Path) -> None:
+    (documents / "refused" / "index.json").write_text("[{}]")
+    assert failure(documents, "refused/?") == "the vector itself cannot be read: KeyError('file')"
+
+
+@pytest.mark.parametrize("text", ["{}", "[1]"])
+def test_an_index_of_something_else_is_an_error(documents: Path, text: str) -> None:
+    (documents / "refused" / "index.json").write_text(text)
+    with pytest.raises(VectorFailed, match=r"refused/index\.json: expected a list of objects"):
+        vectors.check_directory(documents)
+
+
 def test_documents_without_an_index_are_an_error(documents: Path) -> None:
     (documents / "accepted" / "index.json").unlink()
     with pytest.raises(VectorFailed, match=r"accepted/index\.json: cannot be read"):
