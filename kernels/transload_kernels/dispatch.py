@@ -171,7 +171,10 @@ class Dispatch:
     def _say(self, name: str, device: torch.device) -> str:
         if not self._registry[name].serves(device):
             return f"not for buffers on {device}"
-        loaded = self._load(name)
+        try:
+            loaded = self._load(name)
+        except BadArgument as error:
+            return f"not available: {error}"
         return f"not available: {loaded}" if isinstance(loaded, KernelError) else "works here"
 
     def _reasons(self, names: tuple[str, ...]) -> str:

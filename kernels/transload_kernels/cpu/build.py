@@ -4,8 +4,9 @@
 `$XDG_CACHE_HOME/transload/kernels` (or `~/.cache/...`), named by a digest of the sources, the
 flags, what the compiler says it is, and the processor's features: `-march=native` code never meets
 another processor, and a new source is a new file. It appears there by a rename, complete or not at
-all; processes that want the same one wait for the first by a lock. What others than this user
-could have written is not loaded.
+all, and ends with a digest of what is before: what a full disk or a power cut tore is compiled
+anew, as loading it would end the process. Processes that want the same one wait for the first by a
+lock. What others than this user could have written is not loaded.
 """
 
 import contextlib
@@ -43,6 +44,7 @@ FLAGS: Final = (
 _NATIVE: Final = {"x86_64": "-march=native", "aarch64": "-mcpu=native"}
 _TIMEOUT_S: Final = 300.0
 _LAST_LINES: Final = 12
+_SEAL_BYTES: Final = hashlib.sha256().digest_size
 _SOURCES: Final = pathlib.Path(__file__).parent
 
 
@@ -57,7 +59,10 @@ def find_compiler() -> list[str]:
     Raises:
         Unsupported: There is none; says what to install.
     """
-    named = shlex.split(os.environ.get("CXX", ""))
+    try:
+        named = shlex.split(os.environ.get("CXX", ""))
+    except ValueError as error:
+        raise Unsupported(f"no C++ compiler: CXX={os.environ['CXX']}: {error}") from error
     for command in [named] if named else [[name] for name in COMPILERS]:
         path = shutil.which(command[0])
         if path is not None:
@@ -106,13 +111,31 @@ def shared_object() -> pathlib.Path:
     """
     compiler = find_compiler()
     path = cache_folder() / f"cpu-{_digest(compiler)}.so"
-    if not path.exists():
-        with _locked(path.with_suffix(".lock")):
-            if not path.exists():
-                _compile(compiler, path)
-    if not _is_ours(path, stat.S_ISREG):
-        raise Unsupported(_not_ours(path))
+    try:
+        if not _is_kept(path):
+            with _locked(path.with_suffix(".lock")):
+                if not _is_kept(path):
+                    _compile(compiler, path)
+    except OSError as error:
+        raise Unsupported(f"cannot keep the compiled kernels: {error}") from error
     return path
+
+
+def _is_kept(path: pathlib.Path) -> bool:
+    """Whether a result is there, ours and whole."""
+    try:
+        is_ours = _is_ours(path, stat.S_ISREG)
+    except FileNotFoundError:
+        return False
+    if not is_ours:
+        raise Unsupported(_not_ours(path))
+    content = path.read_bytes()
+    return _sealed(content[:-_SEAL_BYTES]) == content
+
+
+def _sealed(content: bytes) -> bytes:
+    """A result with its digest behind it, which loaders do not look at."""
+    return content + hashlib.sha256(content).digest()
 
 
 def _compile(compiler: list[str], path: pathlib.Path) -> None:
@@ -120,6 +143,9 @@ def _compile(compiler: list[str], path: pathlib.Path) -> None:
     with tempfile.TemporaryDirectory(dir=path.parent, prefix="building-") as folder:
         made = pathlib.Path(folder) / path.name
         _run([*compiler, *flags(), "-o", str(made), *units])
+        if not made.is_file():
+            raise BuildFailed(f"{compiler[0]} ended without an error and without a result")
+        made.write_bytes(_sealed(made.read_bytes()))
         made.chmod(0o700)
         made.replace(path)
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import re
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,8 @@ import pytest
 from support.waiting import soon, until
 from transload_kernels.cpu import build
 from transload_kernels.errors import BuildFailed, Unsupported
+
+MADE = build._sealed(b"made\n")
 
 
 class FakeCompiler:
@@ -50,7 +54,7 @@ def compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeCompiler:
 
 def test_compiles_once(compiler: FakeCompiler) -> None:
     first = build.shared_object()
-    assert first.read_text() == "made\n"
+    assert first.read_bytes() == MADE
     assert build.shared_object() == first
     assert compiler.num_calls == 1
 
@@ -95,7 +99,7 @@ async def test_who_waits_for_anothers_compilation_compiles_nothing(
         asks = re.compile(rf"-> FLOCK .* {waiting.pid} ")
         try:
             await until(lambda: asks.search(Path("/proc/locks").read_text()), "asking for the lock")
-            path.write_text("of another")
+            path.write_bytes(build._sealed(b"of another"))
             path.chmod(0o700)
         except BaseException:
             waiting.kill()
@@ -103,7 +107,7 @@ async def test_who_waits_for_anothers_compilation_compiles_nothing(
             raise
     told, _ = await soon(waiting.communicate())
     assert told.decode() == f"{path}\n"
-    assert path.read_text() == "of another"
+    assert path.read_bytes() == build._sealed(b"of another")
     assert compiler.num_calls == 1
 
 
@@ -116,7 +120,38 @@ def test_a_failing_compiler_is_quoted_and_leaves_nothing(compiler: FakeCompiler)
     assert lines[-1] == "line 40"
     assert len(lines) == 13
     compiler.behave()
-    assert build.shared_object().read_text() == "made\n"
+    assert build.shared_object().read_bytes() == MADE
+
+
+@pytest.mark.parametrize("torn", [b"", MADE[:3], MADE[:-1], bytes(len(MADE))])
+def test_a_torn_result_is_compiled_anew(torn: bytes, compiler: FakeCompiler) -> None:
+    path = build.shared_object()
+    path.write_bytes(torn)
+    assert build.shared_object().read_bytes() == MADE
+    assert compiler.num_calls == 2
+
+
+def test_a_compiler_that_makes_nothing_has_failed(compiler: FakeCompiler) -> None:
+    compiler.behave("exit 0")
+    with pytest.raises(BuildFailed, match="without a result"):
+        build.shared_object()
+
+
+def test_a_result_that_cannot_be_kept_is_no_result(
+    compiler: FakeCompiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(tempfile, "TemporaryDirectory", full)
+    with pytest.raises(Unsupported, match=r"cannot keep the compiled kernels: .*No space left"):
+        build.shared_object()
+
+
+def test_a_compiler_that_is_no_command_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", "g++ '")
+    with pytest.raises(Unsupported, match=r"no C\+\+ compiler: CXX=g\+\+ ': No closing quotation"):
+        build.find_compiler()
 
 
 def test_without_a_compiler_it_says_what_to_install(

@@ -90,6 +90,11 @@ def test_an_error_of_another_kind_is_not_a_fallback() -> None:
     chooser = Loads(cpu=BadArgument("TRANSLOAD_KERNEL_THREADS: expected 1..1024")).dispatch()
     with pytest.raises(BadArgument, match="TRANSLOAD_KERNEL_THREADS"):
         chooser.choose("copy_runs", CPU, 1)
+    why = "TRANSLOAD_KERNEL_THREADS: expected 1..1024"
+    assert chooser.explain("copy_runs", CPU, 1).splitlines()[:2] == [
+        f"copy_runs of 1 bytes on cpu: none ({why})",
+        f"  cpu: not available: {why}",
+    ]
 
 
 def test_who_is_asked_for_by_the_caller_comes() -> None:
