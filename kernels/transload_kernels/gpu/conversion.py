@@ -70,7 +70,7 @@ def convert_rows(
     """See `Implementation.convert_rows`; `formats` and `scales` are the source's, then the other's.
 
     Raises:
-        Unsupported: A scale to be made for more than `MAX_GROUP` elements.
+        Unsupported: A scale to be made for more than `MAX_GROUP` elements, or an odd number of u4.
     """
     if not len(dst_offsets) or not num_elements or not prod(loop[0] for loop in loops):
         return
@@ -100,6 +100,11 @@ def convert_rows(
 def _strip_of(num_elements: int, formats: tuple[Format, Format]) -> int:
     src, dst = formats
     if dst.group_elements:
+        if dst.element == "u4" and dst.group_elements % 2:
+            # Two strips would share a byte, and each write its own.
+            raise Unsupported(
+                f"triton: one scale for {dst.group_elements} elements of u4, not even"
+            )
         if dst.group_elements > MAX_GROUP:
             raise Unsupported(
                 f"triton: one scale for {dst.group_elements} elements, at most {MAX_GROUP}"

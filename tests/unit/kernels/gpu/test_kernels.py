@@ -180,6 +180,15 @@ def test_a_scale_for_too_many_elements_is_refused(recorder: RecordingLauncher) -
     assert not recorder.launches
 
 
+def test_scales_for_odd_groups_of_half_bytes_are_refused(recorder: RecordingLauncher) -> None:
+    with pytest.raises(Unsupported, match="one scale for 3 elements of u4, not even"):
+        TritonKernels(recorder).convert_rows(
+            *(POOL, POOL, AT[:1], AT[:1], 6, (), Format("bf16")),
+            *(Format("u4", "f32_zero4", 3), None, ScalePlace(3, (), 4)),
+        )
+    assert not recorder.launches
+
+
 def test_a_digest_of_too_many_loops_is_refused(recorder: RecordingLauncher) -> None:
     loops = ((2, 30000), (3, 8200), (2, 4096), (3, 1000), (2, 64))
     with pytest.raises(Unsupported, match="digest over 5 loops"):
