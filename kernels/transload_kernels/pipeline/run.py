@@ -26,11 +26,18 @@ class Pipeline:
         chunks: As planned.
         steps: (name, function) in order, one or more.
         depth: The plan's.
+
+    Raises:
+        BadArgument: No steps, or chunks of the plan would share a slot at this depth.
     """
 
     def __init__(
         self, chunks: Sequence[Chunk], steps: Sequence[tuple[str, Step]], depth: int
     ) -> None:
+        if not steps:
+            raise BadArgument("steps: expected one or more")
+        if depth < 1 or len({chunk.slot for chunk in chunks}) < min(depth, len(chunks)):
+            raise BadArgument(f"depth: {depth} is not that of the chunks' plan")
         self._chunks = chunks
         self._steps = steps
         self._schedule = Schedule(len(chunks), len(steps), depth)
@@ -51,8 +58,9 @@ class Pipeline:
             raise BadArgument("pipeline: has been run; make one for each transfer")
         self._is_started = True
         with ThreadPoolExecutor(len(self._steps), "transload-step") as threads:
-            futures = [threads.submit(self._work, step) for step in range(len(self._steps))]
+            # Also of a thread that cannot be started, which others would wait for.
             try:
+                futures = [threads.submit(self._work, step) for step in range(len(self._steps))]
                 wait(futures)
             except BaseException as interruption:
                 self._stop(interruption)

@@ -6,6 +6,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from transload_kernels import arguments
+from transload_kernels.errors import BadArgument
 from transload_kernels.pipeline.chunks import Chunk, slot_bytes
 from transload_kernels.pipeline.run import Step
 
@@ -24,7 +26,8 @@ class CpuStage:
     def __init__(self, budget_bytes: int, depth: int, pinned: bool = False) -> None:
         size = slot_bytes(budget_bytes, depth)
         self._slots = [
-            torch.empty(size, dtype=torch.uint8, pin_memory=pinned) for _ in range(depth)
+            torch.empty(size, dtype=torch.uint8, device="cpu", pin_memory=pinned)
+            for _ in range(depth)
         ]
 
     def step(self, work: Work) -> Step:
@@ -37,6 +40,15 @@ class CpuStage:
 
 
 def as_memoryview(buffer: Tensor) -> memoryview:
-    """The bytes of a flat uint8 tensor of the CPU, writable; valid as long as the tensor is."""
+    """The bytes of a flat uint8 tensor of the CPU, writable; valid as long as the tensor is.
+
+    Raises:
+        BadArgument: It is not flat, of another type or on another device.
+    """
+    arguments.check_buffer("buffer", buffer)
+    if buffer.device.type != "cpu":
+        raise BadArgument(f"buffer: expected device cpu, got {buffer.device}")
+    if not len(buffer):
+        return memoryview(bytearray())
     kind = ctypes.c_uint8 * len(buffer)
     return memoryview(kind.from_address(buffer.data_ptr())).cast("B")

@@ -396,3 +396,36 @@ def test_a_gpu_stage_is_left_quiet_after_an_error() -> None:
     with pytest.raises(OSError, match="gone"), GpuStage(torch.device("cpu"), 512, 2, cuda):
         raise OSError("gone")
     assert cuda.log[2:] == ["wait for kernels", "wait for copies"]
+
+
+def test_a_pipeline_refuses_a_depth_at_which_chunks_share_slots() -> None:
+    steps = [("gather", lambda chunk: None)]
+    for depth in (-1, 0, 4):
+        with pytest.raises(BadArgument, match=r"depth: .* not that of the chunks' plan"):
+            Pipeline(numbered(10, 3), steps, depth)
+    Pipeline(numbered(2, 3), steps, 3).run()
+    with pytest.raises(BadArgument, match="steps: expected one or more"):
+        Pipeline(numbered(2), [], 3)
+
+
+def test_a_thread_that_cannot_start_ends_the_transfer(monkeypatch: pytest.MonkeyPatch) -> None:
+    started = threading.Thread.start
+
+    def start(thread: threading.Thread) -> None:
+        if thread.name.startswith("transload-step_1"):
+            raise RuntimeError("can't start new thread")
+        started(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    steps = [(name, lambda chunk: None) for name in ("gather", "send")]
+    with pytest.raises(RuntimeError, match="can't start new thread"):
+        Pipeline(numbered(10), steps, 3).run()
+    assert step_threads() == []
+
+
+def test_only_flat_bytes_of_the_cpu_are_seen_as_such() -> None:
+    assert bytes(as_memoryview(torch.empty(0, dtype=torch.uint8))) == b""
+    with pytest.raises(BadArgument, match="buffer: expected flat memory"):
+        as_memoryview(torch.zeros(8, dtype=torch.uint8)[::2])
+    with pytest.raises(BadArgument, match="buffer: expected device cpu"):
+        as_memoryview(torch.zeros(8, dtype=torch.uint8, device="meta"))
