@@ -33,6 +33,7 @@ def check_buffer(name: str, buffer: Tensor, like: Tensor | None = None) -> None:
     if buffer.dim() != 1 or not buffer.is_contiguous():
         shape, strides = list(buffer.shape), list(buffer.stride())
         raise BadArgument(f"{name}: expected flat memory, got shape {shape}, strides {strides}")
+    _check_memory(name, buffer)
     if like is not None and buffer.device != like.device:
         raise BadArgument(f"{name}: expected device {like.device}, got {buffer.device}")
 
@@ -55,6 +56,7 @@ def check_offsets(name: str, offsets: Tensor, buffer: Tensor, length: int | None
         raise BadArgument(f"{name}: expected int64, got {offsets.dtype}")
     if offsets.dim() != 1 or not offsets.is_contiguous():
         raise BadArgument(f"{name}: expected a flat list, got shape {list(offsets.shape)}")
+    _check_memory(name, offsets)
     _check_offsets_device(name, offsets, buffer)
     if length is not None and len(offsets) != length:
         raise BadArgument(
@@ -68,6 +70,7 @@ def check_runs(runs: Tensor, buffer: Tensor) -> None:
         raise BadArgument("runs: expected an int64 tensor")
     if runs.dim() != 2 or runs.shape[1] != 5 or not runs.is_contiguous():
         raise BadArgument(f"runs: expected shape [n, 5] without gaps, got {list(runs.shape)}")
+    _check_memory("runs", runs)
     _check_offsets_device("runs", runs, buffer)
 
 
@@ -221,8 +224,15 @@ def _scales_for(of: Format) -> tuple[str, ...]:
 def _is_scale(value: float) -> bool:
     if not isinstance(value, int | float) or not math.isfinite(value):
         return False
-    rounded = float(torch.tensor(value, dtype=torch.float64).to(torch.float32))
+    rounded = float(torch.tensor(value, dtype=torch.float64, device="cpu").float())
     return 0.0 < rounded < math.inf
+
+
+def _check_memory(name: str, tensor: Tensor) -> None:
+    """Storage may have been resized under a tensor, which then leads beyond it."""
+    end = (tensor.storage_offset() + tensor.numel()) * tensor.element_size()
+    if end > tensor.untyped_storage().nbytes():
+        raise BadArgument(f"{name}: its storage ends before it does, was it resized?")
 
 
 def _check_offsets_device(name: str, offsets: Tensor, buffer: Tensor) -> None:

@@ -62,7 +62,7 @@ class Rows(NamedTuple):
     def open(self) -> "Rows":
         """The same rows with the longest loop written out."""
         (count, stride), *rest = self.loops
-        steps = torch.arange(count) * stride
+        steps = torch.arange(count, device="cpu") * stride
         starts = (self.starts[:, None] + steps).flatten()
         return Rows(starts, self.sizes.repeat_interleave(count), tuple(rest))
 
@@ -73,7 +73,7 @@ def rows(starts: Tensor, loops: Sequence[Stride], run_bytes: int) -> Rows:
     remaining = sorted((abs(stride), count) for count, stride in loops if count > 1)
     while remaining and remaining[0][0] == run_bytes:
         run_bytes *= remaining.pop(0)[1]
-    sizes = torch.full((len(starts),), run_bytes, dtype=torch.int64)
+    sizes = torch.full((len(starts),), run_bytes, dtype=torch.int64, device="cpu")
     return Rows(
         starts + low, sizes, tuple((count, stride) for stride, count in reversed(remaining))
     )

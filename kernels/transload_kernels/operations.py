@@ -19,7 +19,8 @@ offsets corrupt memory. What is refused has written nothing.
 offsets must stay alive and unchanged until it has come to them. On a CPU they return when done.
 
 All raise `BadArgument` naming the argument, `Unsupported` if the `implementation` asked for cannot
-do it here, `BuildFailed` if its compiler failed.
+do it here, `BuildFailed` if its compiler failed. A call that runs out of memory has written a part
+of it, and raises `MemoryError` or torch's own error.
 """
 
 from collections.abc import Sequence
@@ -363,9 +364,13 @@ def _rows(
 def _check_runs_apart(runs: Tensor, dst: Sequence[Tensor], src: Sequence[Tensor]) -> None:
     runs = runs[runs[:, 4] > 0]
     written, read = (
-        extents.Rows(torch.tensor([buffer.data_ptr() for buffer in side])[index] + at, runs[:, 4])
+        extents.Rows(_addresses(side)[index] + at, runs[:, 4])
         for side, index, at in ((dst, runs[:, 0], runs[:, 1]), (src, runs[:, 2], runs[:, 3]))
     )
     arguments.check_written_once("runs", [written])
     if any(arguments.is_shared(one, other) for one in dst for other in src):
         arguments.check_apart(written, read)
+
+
+def _addresses(buffers: Sequence[Tensor]) -> Tensor:
+    return torch.tensor([one.data_ptr() for one in buffers], dtype=torch.int64, device="cpu")

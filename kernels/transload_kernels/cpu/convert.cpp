@@ -116,12 +116,12 @@ extern "C" {
 
 // Loops are (count, destination stride, source stride, destination scales' stride, source
 // scales'); the scale pointers lie behind the buffers' own by what a row's first scale does.
-TRANSLOAD_API void transload_convert_rows(uint8_t* dst, const uint8_t* src, uint8_t* dst_scales,
-                                          const uint8_t* src_scales, const int64_t* dst_offsets,
-                                          const int64_t* src_offsets, int64_t n,
-                                          int64_t num_elements, const int64_t* loops,
-                                          int64_t num_loops, const Format* src_format,
-                                          const Format* dst_format, int32_t threads) {
+TRANSLOAD_API int32_t transload_convert_rows(uint8_t* dst, const uint8_t* src, uint8_t* dst_scales,
+                                             const uint8_t* src_scales, const int64_t* dst_offsets,
+                                             const int64_t* src_offsets, int64_t n,
+                                             int64_t num_elements, const int64_t* loops,
+                                             int64_t num_loops, const Format* src_format,
+                                             const Format* dst_format, int32_t threads) {
   [[maybe_unused]] const Scope scope;  // A scale may be subnormal, too.
   const Numbers from(*src_format), to(*dst_format);
   const bool is_inline = from.is_inline() || to.is_inline();
@@ -132,7 +132,7 @@ TRANSLOAD_API void transload_convert_rows(uint8_t* dst, const uint8_t* src, uint
   const int64_t written = nest.num_rows() * nest.row_bytes[kDst];
   const int64_t read = nest.num_rows() * nest.row_bytes[kSrc];
   const bool is_streamed = written >= kStreamCallBytes && nest.row_bytes[kDst] >= kStreamRunBytes;
-  parallel(num_threads(threads, std::max(written, read)), [&](int part, int parts) {
+  return parallel(num_threads(threads, std::max(written, read)), [&](int part, int parts) {
     Converter converter(from, to, row_elements, is_streamed);
     const Share share(nest.num_rows(), part, parts, 1);
     nest.walk(share.begin, share.end, [&](Nest<4>::Sides at, int64_t count, int64_t) {

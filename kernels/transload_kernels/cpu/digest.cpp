@@ -108,14 +108,14 @@ using namespace transload;
 extern "C" {
 
 // Digests is [n], zeros.
-TRANSLOAD_API void transload_digest_blocks(uint64_t* digests, const uint8_t* src,
-                                           const int64_t* offsets, int64_t n, int64_t row_bytes,
-                                           const int64_t* loops, int64_t num_loops,
-                                           int32_t threads) {
+TRANSLOAD_API int32_t transload_digest_blocks(uint64_t* digests, const uint8_t* src,
+                                              const int64_t* offsets, int64_t n, int64_t row_bytes,
+                                              const int64_t* loops, int64_t num_loops,
+                                              int32_t threads) {
   const Nest<1> nest({offsets}, n, {row_bytes}, loops, num_loops, Merge::kOrdered);
   const int64_t block_bytes = nest.rows_per_offset * nest.row_bytes[0];
   const int64_t total = n * block_bytes;
-  parallel(num_threads(threads, total), [&](int part, int parts) {
+  const Status status = parallel(num_threads(threads, total), [&](int part, int parts) {
     if (nest.row_bytes[0] % 8 == 0) {
       if (total > 0) sum_whole_words(src, nest, Share(total, part, parts, 64), digests);
     } else {
@@ -125,6 +125,7 @@ TRANSLOAD_API void transload_digest_blocks(uint64_t* digests, const uint8_t* src
   for (int64_t block = 0; block < n; ++block) {
     digests[block] = mix(kLength * static_cast<uint64_t>(block_bytes) + digests[block]);
   }
+  return status;
 }
 
 }  // extern "C"

@@ -101,7 +101,8 @@ class CpuKernels:
             raise Unsupported(f"cannot load the compiled kernels, remove them: {error}") from error
         for op, function in self._functions.items():
             function.argtypes = _SIGNATURES[op]
-            function.restype = None
+            function.restype = _INT32
+            function.errcheck = _check
 
     def copy_runs(self, dst: Sequence[Tensor], src: Sequence[Tensor], runs: Tensor) -> None:
         """Copy runs; see `operations.copy_runs`."""
@@ -201,7 +202,7 @@ class CpuKernels:
         self, src: Tensor, offsets: Tensor, row_bytes: int, loops: tuple[tuple[int, int], ...]
     ) -> Tensor:
         """A digest for each offset; see `operations.digest_blocks`."""
-        digests = torch.zeros(len(offsets), dtype=torch.int64)
+        digests = torch.zeros(len(offsets), dtype=torch.int64, device="cpu")
         self._functions["digest_blocks"](
             *_pointers(digests, src, offsets),
             offsets.shape[0],
@@ -211,6 +212,12 @@ class CpuKernels:
             self.threads,
         )
         return digests
+
+
+def _check(status: int, function: object, arguments: tuple[object, ...]) -> None:
+    """`Status` of threads.h: no exception of C++ crosses into Python."""
+    if status:
+        raise MemoryError("cpu: out of memory within a call, which has written a part")
 
 
 def _pointers(*tensors: Tensor) -> list[int]:

@@ -118,14 +118,14 @@ struct Run {
 
 }  // namespace
 
-void relayout(uint8_t* dst, const uint8_t* src, const int64_t* dst_offsets,
-              const int64_t* src_offsets, int64_t n, int64_t row_bytes, const int64_t* loops,
-              int64_t num_loops, int32_t threads) {
+Status relayout(uint8_t* dst, const uint8_t* src, const int64_t* dst_offsets,
+                const int64_t* src_offsets, int64_t n, int64_t row_bytes, const int64_t* loops,
+                int64_t num_loops, int32_t threads) {
   const Nest<2> nest({dst_offsets, src_offsets}, n, {row_bytes, row_bytes}, loops, num_loops,
                      Merge::kAny);
   const int64_t total = nest.num_rows() * nest.row_bytes[kDst];
   const bool is_streamed = total >= kStreamCallBytes;
-  parallel(num_threads(threads, total), [&](int part, int parts) {
+  return parallel(num_threads(threads, total), [&](int part, int parts) {
     const Share share(total, part, parts, 64);
     Copier copier(nest.row_bytes[kDst], is_streamed);
     nest.walk_bytes(share.begin, share.end,
@@ -142,21 +142,20 @@ using namespace transload;
 
 extern "C" {
 
-TRANSLOAD_API void transload_relayout_rows(uint8_t* dst, const uint8_t* src,
-                                           const int64_t* dst_offsets, const int64_t* src_offsets,
-                                           int64_t n, int64_t row_bytes, const int64_t* loops,
-                                           int64_t num_loops, int32_t threads) {
-  relayout(dst, src, dst_offsets, src_offsets, n, row_bytes, loops, num_loops, threads);
+TRANSLOAD_API int32_t transload_relayout_rows(
+    uint8_t* dst, const uint8_t* src, const int64_t* dst_offsets, const int64_t* src_offsets,
+    int64_t n, int64_t row_bytes, const int64_t* loops, int64_t num_loops, int32_t threads) {
+  return relayout(dst, src, dst_offsets, src_offsets, n, row_bytes, loops, num_loops, threads);
 }
 
-TRANSLOAD_API void transload_copy_runs(uint8_t* const* dst, const uint8_t* const* src,
-                                       const int64_t* runs, int64_t n, int32_t threads) {
+TRANSLOAD_API int32_t transload_copy_runs(uint8_t* const* dst, const uint8_t* const* src,
+                                          const int64_t* runs, int64_t n, int32_t threads) {
   const Run* run = reinterpret_cast<const Run*>(runs);
   int64_t total = 0;
   for (int64_t i = 0; i < n; ++i) total += run[i].num_bytes;
-  if (total == 0) return;
+  if (total == 0) return kDone;
   const bool is_streamed = total >= kStreamCallBytes;
-  parallel(num_threads(threads, total), [&](int part, int parts) {
+  return parallel(num_threads(threads, total), [&](int part, int parts) {
     const Share share(total, part, parts, 64);
     Copier copier(total / n, is_streamed);
     int64_t at = 0;
@@ -170,12 +169,12 @@ TRANSLOAD_API void transload_copy_runs(uint8_t* const* dst, const uint8_t* const
   });
 }
 
-TRANSLOAD_API void transload_zero_tail(uint8_t* dst, const int64_t* offsets, int64_t n,
-                                       int64_t row_bytes, const int64_t* loops, int64_t num_loops,
-                                       int32_t threads) {
+TRANSLOAD_API int32_t transload_zero_tail(
+    uint8_t* dst, const int64_t* offsets, int64_t n, int64_t row_bytes, const int64_t* loops,
+    int64_t num_loops, int32_t threads) {
   const Nest<1> nest({offsets}, n, {row_bytes}, loops, num_loops, Merge::kAny);
   const int64_t total = nest.num_rows() * nest.row_bytes[kDst];
-  parallel(num_threads(threads, total), [&](int part, int parts) {
+  return parallel(num_threads(threads, total), [&](int part, int parts) {
     const Share share(total, part, parts, 64);
     nest.walk_bytes(share.begin, share.end,
                     [&](const auto& at, int64_t bytes, int64_t count, int64_t) {

@@ -2,6 +2,7 @@
 // fork between calls, and nobody waits busily.
 #pragma once
 
+#include <atomic>
 #include <exception>
 #include <thread>
 #include <vector>
@@ -43,7 +44,9 @@ struct Share {
 
  private:
   static int64_t cut(int64_t total, int part, int parts, int64_t step) {
-    return part == parts ? total : total * part / parts / step * step;
+    // A total times a number of threads may be more than 64 bits hold.
+    const int64_t whole = total / parts * part + total % parts * part / parts;
+    return part == parts ? total : whole / step * step;
   }
 };
 
@@ -53,12 +56,21 @@ inline int num_threads(int most, int64_t num_bytes) {
   return static_cast<int>(useful < most ? useful : most);
 }
 
-// Calls work(part, parts) once for every part; on this thread where no other can be had.
+// What a call returns to Python.
+enum Status : int32_t { kDone = 0, kOutOfMemory = 1 };
+
+// Calls work(part, parts) once for every part; on this thread where no other can be had. An
+// exception may leave neither a thread nor a call from C.
 template <typename Work>
-void parallel(int parts, const Work& work) {
-  auto run = [&work, parts](int part) {
+Status parallel(int parts, const Work& work) {
+  std::atomic<Status> status{kDone};
+  auto run = [&work, &status, parts](int part) {
     [[maybe_unused]] const Scope scope;
-    work(part, parts);
+    try {
+      work(part, parts);
+    } catch (const std::exception&) {
+      status = kOutOfMemory;  // The one thing that parts throw.
+    }
   };
   std::vector<std::thread> threads;
   int started = 1;
@@ -71,6 +83,7 @@ void parallel(int parts, const Work& work) {
   run(0);
   for (int part = started; part < parts; ++part) run(part);
   for (auto& thread : threads) thread.join();
+  return status;
 }
 
 }  // namespace transload

@@ -179,26 +179,24 @@ using namespace transload;
 extern "C" {
 
 // Tile is (count, destination stride, source stride) of rows, then of columns; loops likewise.
-TRANSLOAD_API void transload_transpose_pages(uint8_t* dst, const uint8_t* src,
-                                             const int64_t* dst_offsets, const int64_t* src_offsets,
-                                             int64_t n, int64_t element_bytes, const int64_t* tile,
-                                             const int64_t* loops, int64_t num_loops,
-                                             int32_t threads) {
+TRANSLOAD_API int32_t transload_transpose_pages(
+    uint8_t* dst, const uint8_t* src, const int64_t* dst_offsets, const int64_t* src_offsets,
+    int64_t n, int64_t element_bytes, const int64_t* tile, const int64_t* loops, int64_t num_loops,
+    int32_t threads) {
   const int64_t* rows = tile;
   const int64_t* cols = tile + 3;
   if (rows[1] != element_bytes || cols[2] != element_bytes) std::swap(rows, cols);
   if (rows[1] != element_bytes || cols[2] != element_bytes) {
     std::vector<int64_t> all(loops, loops + 3 * num_loops);
     all.insert(all.end(), tile, tile + 6);
-    relayout(dst, src, dst_offsets, src_offsets, n, element_bytes, all.data(), num_loops + 2,
-             threads);
-    return;
+    return relayout(dst, src, dst_offsets, src_offsets, n, element_bytes, all.data(), num_loops + 2,
+                    threads);
   }
   const Tile turned{rows[0], cols[0], rows[2], cols[1]};
   const Nest<2> nest({dst_offsets, src_offsets}, n, {0, 0}, loops, num_loops, Merge::kAny);
   const int64_t total = nest.num_rows() * turned.rows * turned.cols * element_bytes;
   const bool is_streamed = total >= kStreamCallBytes && fills_lines(turned, element_bytes);
-  parallel(num_threads(threads, total), [&](int part, int parts) {
+  return parallel(num_threads(threads, total), [&](int part, int parts) {
     const Share share(nest.num_rows(), part, parts, 1);
     switch (element_bytes) {
       case 1: return turn_share<1>(dst, src, nest, share, turned, is_streamed);

@@ -52,7 +52,8 @@ def _read_row(src: Tensor, at: int, num_elements: int, of: Format, places: list[
     raw = src[at : at + num_elements * ELEMENT_BITS[of.element] // 8]
     size = SCALE_BYTES[of.scale]
     raw_scales = [src[place : place + size] for place in places]
-    stored = torch.stack(raw_scales) if raw_scales else torch.empty((0, 0), dtype=torch.uint8)
+    none = torch.empty((0, 0), dtype=torch.uint8, device="cpu")
+    stored = torch.stack(raw_scales) if raw_scales else none
     return scales.to_values(raw, scales.read(stored, of), of).flatten()
 
 

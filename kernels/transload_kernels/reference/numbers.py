@@ -77,7 +77,7 @@ def decode(raw: Tensor, element: ElementType) -> Tensor:
         return raw.view(torch.int8).to(torch.float32)
     if element == "u4":
         return torch.stack((raw & 15, raw >> 4), dim=1).flatten().to(torch.float32)
-    return torch.tensor(_values(element))[raw.long()]
+    return torch.tensor(_values(element), dtype=torch.float32, device="cpu")[raw.long()]
 
 
 def encode(values: Tensor, element: ElementType) -> Tensor:
@@ -120,7 +120,7 @@ def _nearest_bf16(values: Tensor) -> Tensor:
 
 def _nearest_float8(values: Tensor, element: ElementType) -> Tensor:
     """By search among the finite values: those of one sign ascend with their patterns."""
-    ladder = torch.tensor(_ladder(element), dtype=torch.float64)
+    ladder = torch.tensor(_ladder(element), dtype=torch.float64, device="cpu")
     size = values.abs().double()
     above = torch.searchsorted(ladder, size).clamp(1, len(ladder) - 1)
     middle = (ladder[above - 1] + ladder[above]) / 2

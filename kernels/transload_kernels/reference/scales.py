@@ -45,14 +45,14 @@ class Scales(NamedTuple):
 def read(raw: Tensor, of: Format) -> Scales:
     """What stored scales are; `raw` is `[num_groups, scale_bytes]`, empty if none is inline."""
     if of.scale == "none":
-        return Scales(torch.ones(1), torch.zeros(1), raw)
+        return Scales(_each(1.0), _each(0.0), raw)
     if of.scale == "tensor":
-        return Scales(torch.tensor([of.scale_value], dtype=torch.float32), torch.zeros(1), raw)
+        return Scales(_each(of.scale_value), _each(0.0), raw)
     if of.scale == "ue8m0":
-        return Scales(_powers(raw.flatten()), torch.zeros(len(raw)), raw)
+        return Scales(_powers(raw.flatten()), _each(0.0, len(raw)), raw)
     bits = raw.clone().view(torch.int32).flatten()
     if of.scale == "f32":
-        return Scales(bits.view(torch.float32), torch.zeros(len(raw)), raw)
+        return Scales(bits.view(torch.float32), _each(0.0, len(raw)), raw)
     return Scales((bits & ~15).view(torch.float32), (bits & 15).float(), raw)
 
 
@@ -64,14 +64,14 @@ def make(values: Tensor, of: Format) -> Scales:
         return read(_bytes(torch.where(factors == 0, 1.0, factors)), of)
     if of.scale == "ue8m0":
         exponents = [_exponent(peak, of.element) for peak in known.abs().amax(dim=1).tolist()]
-        return read(torch.tensor(exponents, dtype=torch.uint8).view(-1, 1), of)
+        return read(torch.tensor(exponents, dtype=torch.uint8, device="cpu").view(-1, 1), of)
     if of.scale == "f32_zero4":
         low, high = known.amin(dim=1).clamp(max=0.0), known.amax(dim=1).clamp(min=0.0)
         cleared = ((high / 15 - low / 15).view(torch.int32) & ~15).view(torch.float32)
         factors = torch.where(cleared == 0, 1.0, cleared)
         zeros = (-low / factors).round().clamp(0, 15)
         return read(_bytes(factors) | _low_bytes(zeros), of)
-    return read(torch.empty((0, 0), dtype=torch.uint8), of)
+    return read(torch.empty((0, 0), dtype=torch.uint8, device="cpu"), of)
 
 
 def to_values(raw: Tensor, scales: Scales, of: Format) -> Tensor:
@@ -91,6 +91,11 @@ def to_elements(values: Tensor, scales: Scales, of: Format) -> Tensor:
         quotients = quotients.nan_to_num(0.0, _LARGEST_F32, -_LARGEST_F32).round()
         quotients = quotients + scales.zeros[:, None]
     return encode(quotients.flatten(), of.element)
+
+
+def _each(value: float, count: int = 1) -> Tensor:
+    """float32 `[count]`, whatever torch's default type and device are."""
+    return torch.full((count,), value, dtype=torch.float32, device="cpu")
 
 
 def _powers(exponents: Tensor) -> Tensor:

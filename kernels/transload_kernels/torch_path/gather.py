@@ -35,7 +35,7 @@ def gather(
     pitch = size if pitch is None else pitch
     make = torch.empty if pitch == size else torch.zeros
     flat = make(len(offsets) * pitch, dtype=torch.uint8, device=src.device)
-    places = torch.arange(len(offsets)) * pitch
+    places = torch.arange(len(offsets), device="cpu") * pitch
     relayout_rows(flat, src, places, offsets, row_bytes, _with_flat(loops, row_bytes, flat_side=2))
     return flat
 
@@ -45,7 +45,7 @@ def scatter(
 ) -> None:
     """The reverse of `gather`, without gaps."""
     size = row_bytes * math.prod(count for count, _ in loops)
-    places = torch.arange(len(offsets)) * size
+    places = torch.arange(len(offsets), device="cpu") * size
     relayout_rows(dst, flat, offsets, places, row_bytes, _with_flat(loops, row_bytes, flat_side=1))
 
 

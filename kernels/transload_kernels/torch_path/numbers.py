@@ -107,4 +107,4 @@ def scalar(value: float, like: Tensor) -> Tensor:
 
 
 def _bits_of(value: float) -> int:
-    return int(torch.tensor(value, dtype=torch.float32).view(torch.int32))
+    return int(torch.tensor(value, dtype=torch.float32, device="cpu").view(torch.int32))

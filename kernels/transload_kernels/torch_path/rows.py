@@ -103,7 +103,7 @@ def progressions(rows: Rows) -> Iterator[Progression]:
 
 def steps_of(loops: Iterable[tuple[int, int]]) -> Tensor:
     """int64 `[rows]`: what each index of (count, stride) loops adds to an offset."""
-    steps = torch.zeros(1, dtype=torch.int64)
+    steps = torch.zeros(1, dtype=torch.int64, device="cpu")
     for count, stride in loops:
         steps = _written_out(steps, count, stride)
     return steps
@@ -119,7 +119,8 @@ def _bends(rows: Rows) -> list[int]:
 
 def _written_out(offsets: Tensor, count: int, stride: int) -> Tensor:
     """Each offset with the steps of a loop."""
-    return (offsets[:, None] + torch.arange(count) * stride).flatten()
+    steps = torch.arange(count, device="cpu") * stride
+    return (offsets[:, None] + steps).flatten()
 
 
 def _common(offsets: Tensor) -> int:

@@ -181,6 +181,45 @@ def test_bad_arguments_are_named_and_nothing_is_written(
             assert torch.equal(each.flatten(), memory())
 
 
+def resized(tensor: torch.Tensor) -> torch.Tensor:
+    tensor.untyped_storage().resize_(8)
+    return tensor
+
+
+@pytest.mark.parametrize(
+    ("call", "changed", "name"),
+    [
+        (digest_blocks, {"src": resized(memory())}, "src"),
+        (zero_tail, {"dst": resized(memory())}, "dst"),
+        (zero_tail, {"offsets": resized(at(0, 64))}, "offsets"),
+        (copy_runs, {"runs": resized(at(0, 0, 1, 8, 8)[None])}, "runs"),
+    ],
+)
+def test_tensors_whose_memory_is_gone_are_refused(
+    call: Callable[..., Any], changed: dict[str, Any], name: str
+) -> None:
+    with pytest.raises(BadArgument, match=f"{name}: its storage ends before it does"):
+        call(**{**good(call), **changed})
+
+
+@pytest.mark.parametrize("implementation", ["reference", "torch", "cpu"])
+@pytest.mark.parametrize("call", CALLS)
+def test_torchs_defaults_change_nothing(call: Callable[..., Any], implementation: str) -> None:
+    plain, other = good(call), good(call)
+    due = call(**plain, implementation=implementation)
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        with torch.device("meta"):
+            came = call(**other, implementation=implementation)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    if due is not None:
+        assert came.tolist() == due.tolist()
+    for one, another in zip(plain.values(), other.values(), strict=True):
+        if isinstance(one, torch.Tensor):
+            assert torch.equal(one, another)
+
+
 ONE = memory()
 
 

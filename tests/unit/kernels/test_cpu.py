@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from functools import cache
@@ -150,3 +151,62 @@ def test_what_cannot_be_loaded_is_named(tmp_path: Path) -> None:
     path.write_bytes(b"\x7fELF")
     with pytest.raises(Unsupported, match=r"remove them: .*torn\.so"):
         CpuKernels(library=path)
+
+
+SHARE = """
+#include <cstdio>
+#include <cstdint>
+#include "threads.h"
+int main() {
+  for (int64_t total : {int64_t{0}, int64_t{1000}, int64_t{1} << 62}) {
+    for (int part = 0; part < 8; ++part) {
+      const transload::Share share(total, part, 8, 64);
+      std::printf("%lld %lld\\n", (long long)share.begin, (long long)share.end);
+    }
+  }
+}
+"""
+
+
+def test_shares_of_the_most_bytes_do_not_overflow(tmp_path: Path) -> None:
+    source = tmp_path / "share.cpp"
+    source.write_text(SHARE)
+    folder = Path(build.__file__).parent
+    command = [*build.find_compiler(), "-std=c++17", "-pthread", f"-I{folder}"]
+    subprocess.run([*command, "-o", str(tmp_path / "share"), str(source)], check=True)
+    told = subprocess.run([tmp_path / "share"], capture_output=True, text=True, check=True)
+    cuts = [tuple(map(int, line.split())) for line in told.stdout.splitlines()]
+    for index, total in enumerate((0, 1000, 1 << 62)):
+        begins, ends = zip(*cuts[8 * index : 8 * index + 8], strict=True)
+        assert begins == (0, *ends[:-1])
+        assert ends[-1] == total
+        assert list(ends) == sorted(ends)
+
+
+LARGE_ROW = """
+import resource
+import torch
+from transload_kernels import Format, convert_rows
+from transload_kernels.formats import ScalePlace
+n = 1 << 26
+dst, src = (torch.zeros(size, dtype=torch.uint8) for size in (n + 4, 2 * n))
+start = torch.zeros(1, dtype=torch.int64)
+with open("/proc/self/statm") as file:
+    held = int(file.read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (held + 2 * n, held + 2 * n))
+of, to = Format("bf16"), Format("e4m3", "f32", n)
+try:
+    convert_rows(dst, src, start, start, n, (), of, to, None, ScalePlace(n, (), 4),
+                 implementation="cpu")
+except MemoryError as error:
+    print(error)
+"""
+
+
+def test_out_of_memory_within_a_call_is_an_error() -> None:
+    """In a child, which has a limit of its own: a scale for a row needs its numbers at once."""
+    CpuKernels()
+    child = subprocess.run([sys.executable, "-c", LARGE_ROW], capture_output=True, text=True)
+    assert child.stdout == "cpu: out of memory within a call, which has written a part\n", (
+        child.stderr
+    )
