@@ -21,6 +21,10 @@ _INT64: Final = range(-(2**63), 2**63)
 _MAX_BYTES: Final = 2**62
 """That one call may move: counters of all implementations hold twice as much."""
 
+_BEFORE_LEAST: Final = 2.0**-150
+_BEYOND_MOST: Final = 2.0**128 - 2.0**103
+"""Halfway from binary32's least number to 0, and beyond its largest: both round to even, so out."""
+
 _SCALES_OF_8_BITS: Final = ("none", "tensor", "f32", "ue8m0")
 
 
@@ -222,10 +226,8 @@ def _scales_for(of: Format) -> tuple[str, ...]:
 
 
 def _is_scale(value: float) -> bool:
-    if not isinstance(value, int | float) or not math.isfinite(value):
-        return False
-    rounded = float(torch.tensor(value, dtype=torch.float64, device="cpu").float())
-    return 0.0 < rounded < math.inf
+    """Whether it rounds to a finite binary32 above 0; by no conversion, which may flush it."""
+    return isinstance(value, int | float) and _BEFORE_LEAST < value < _BEYOND_MOST
 
 
 def _check_memory(name: str, tensor: Tensor) -> None:

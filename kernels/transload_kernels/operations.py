@@ -195,29 +195,10 @@ def convert_rows(
     if not num_bytes:
         return
     if checked:
-        read = _check_format_rows(
-            "src",
-            src,
-            src_offsets,
-            [(n, s) for n, s, _ in loops],
-            num_elements,
-            src_format,
-            src_scales,
+        _check_conversion(
+            *(dst, src, dst_offsets, src_offsets, num_elements, loops),
+            *(src_format, dst_format, src_scales, dst_scales),
         )
-        written = _check_format_rows(
-            "dst",
-            dst,
-            dst_offsets,
-            [(n, s) for n, _, s in loops],
-            num_elements,
-            dst_format,
-            dst_scales,
-        )
-        arguments.check_written_once("dst_offsets", written)
-        if arguments.is_shared(dst, src):
-            for one in written:
-                for other in read:
-                    arguments.check_apart(one, other)
     written_bytes = num_bytes // widest * arguments.row_bytes_of(dst_format, num_elements)
     kernels = _choose("convert_rows", dst, written_bytes, implementation)
     kernels.convert_rows(
@@ -332,6 +313,34 @@ def _check_copies(
     arguments.check_written_once("dst_offsets", [written])
     if arguments.is_shared(dst, src):
         arguments.check_apart(written, _rows(src, src_offsets, src_loops, row_bytes))
+
+
+def _check_conversion(
+    dst: Tensor,
+    src: Tensor,
+    dst_offsets: Tensor,
+    src_offsets: Tensor,
+    num_elements: int,
+    loops: tuple[Loop, ...],
+    src_format: Format,
+    dst_format: Format,
+    src_scales: ScalePlace | None,
+    dst_scales: ScalePlace | None,
+) -> None:
+    """What offsets hold, where rows are elements and scales."""
+    src_loops = [(count, stride) for count, stride, _ in loops]
+    dst_loops = [(count, stride) for count, _, stride in loops]
+    read = _check_format_rows(
+        "src", src, src_offsets, src_loops, num_elements, src_format, src_scales
+    )
+    written = _check_format_rows(
+        "dst", dst, dst_offsets, dst_loops, num_elements, dst_format, dst_scales
+    )
+    arguments.check_written_once("dst_offsets", written)
+    if arguments.is_shared(dst, src):
+        for one in written:
+            for other in read:
+                arguments.check_apart(one, other)
 
 
 def _check_format_rows(

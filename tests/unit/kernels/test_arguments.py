@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -218,6 +219,27 @@ def test_torchs_defaults_change_nothing(call: Callable[..., Any], implementation
     for one, another in zip(plain.values(), other.values(), strict=True):
         if isinstance(one, torch.Tensor):
             assert torch.equal(one, another)
+
+
+@pytest.mark.parametrize(
+    ("value", "is_scale"),
+    [
+        (2.0**-150, False),
+        (2.0**-150 * (1 + 2.0**-52), True),
+        (2.0**-149, True),
+        ((2 - 2.0**-24) * 2.0**127, False),
+        ((2 - 2.0**-23) * 2.0**127, True),
+        (10**400, False),
+    ],
+)
+def test_scales_are_what_binary32_holds_flushed_or_not(value: float, is_scale: bool) -> None:
+    scaled = {**good(convert_rows), "src_format": Format("e4m3", "tensor", 0, value)}
+    torch.set_flush_denormal(True)
+    try:
+        with nullcontext() if is_scale else pytest.raises(BadArgument, match="scale_value"):
+            convert_rows(**scaled)
+    finally:
+        torch.set_flush_denormal(False)
 
 
 ONE = memory()
