@@ -85,6 +85,10 @@ class Dispatch:
         self._fallbacks: dict[str, int] = {}
         self._loading = threading.RLock()
 
+    def renew_lock(self) -> None:
+        """For a forked child, in which no thread is that might hold the lock."""
+        self._loading = threading.RLock()
+
     def choose(
         self, op: str, device: torch.device, num_bytes: int, implementation: str | None = None
     ) -> Choice:
@@ -219,6 +223,7 @@ def registry(environment: Mapping[str, str]) -> dict[str, Entry]:
 
 
 _of_this_process: Final = Dispatch(registry(os.environ), os.environ)
+os.register_at_fork(after_in_child=_of_this_process.renew_lock)
 
 
 def choose(

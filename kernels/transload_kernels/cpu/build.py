@@ -201,6 +201,8 @@ def _locked(path: pathlib.Path) -> Iterator[None]:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
     finally:
+        # A child that was forked meanwhile has the descriptor, too, and would keep the lock.
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
         os.close(descriptor)
 
 

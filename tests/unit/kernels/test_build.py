@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import fcntl
 import os
 import re
 import shutil
@@ -121,6 +122,23 @@ def test_a_failing_compiler_is_quoted_and_leaves_nothing(compiler: FakeCompiler)
     assert len(lines) == 13
     compiler.behave()
     assert build.shared_object().read_bytes() == MADE
+
+
+def test_a_child_forked_while_one_compiles_keeps_no_lock(tmp_path: Path) -> None:
+    path, (reading, writing) = tmp_path / "lock", os.pipe()
+    with build._locked(path):
+        child = os.fork()
+        if child == 0:
+            os.close(writing)
+            os.read(reading, 1)
+            os._exit(0)
+    with path.open("wb") as again:
+        try:
+            fcntl.flock(again, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        finally:
+            os.close(writing)
+            os.close(reading)
+            os.waitpid(child, 0)
 
 
 @pytest.mark.parametrize("torn", [b"", MADE[:3], MADE[:-1], bytes(len(MADE))])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import os
+import threading
 from collections.abc import Callable
 
 import pytest
@@ -155,3 +157,24 @@ def test_triton_serves_the_cpu_only_where_it_is_interpreted() -> None:
 def test_the_process_has_each_by_its_name(name: str) -> None:
     assert dispatch.choose("digest_blocks", CPU, 1, name).implementation.name == name
     assert f"{name}: works here" in dispatch.explain("digest_blocks", CPU, 1)
+
+
+def test_a_child_forked_while_one_loads_does_not_wait_for_it() -> None:
+    process = dispatch._of_this_process
+    process.choose("copy_runs", CPU, 1, "torch")
+    is_held, may_end = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with process._loading:
+            is_held.set()
+            may_end.wait()
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    is_held.wait()
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if process._loading.acquire(blocking=False) else 1)
+    may_end.set()
+    holder.join()
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
