@@ -41,7 +41,7 @@ test-engine-full: $(STAMP)  ## All of it, also with two decode engines
 test-gpu: $(STAMP)   ## The kernels on the GPU that is here; says so where there is none
 	$(BIN)/python -m pytest tests -m gpu
 
-demo: $(STAMP)       ## Two real engines and the router; ONESHOT=1 ends after one answer
+demo: $(STAMP)       ## Two real engines and the router; ONESHOT=1 ends after two turns of a chat
 	$(BIN)/python tools/demo.py $(if $(ONESHOT),--oneshot)
 
 # Of bench/README.md, quick ones first; `make bench BENCHES=relay` runs one.

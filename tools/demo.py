@@ -60,7 +60,7 @@ class DemoFailedError(RuntimeError):
 def main() -> int:
     """Runs the demo; the exit status."""
     options = argparse.ArgumentParser(description="Two real engines and the router.")
-    options.add_argument("--oneshot", action="store_true", help="end after one answer")
+    options.add_argument("--oneshot", action="store_true", help="end after two turns")
     is_oneshot = options.parse_args().oneshot
     signal.signal(signal.SIGTERM, _end)
     try:

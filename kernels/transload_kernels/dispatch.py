@@ -247,11 +247,20 @@ def choose(
     return _of_this_process.choose(op, device, num_bytes, implementation)
 
 
-def explain(op: str, device: torch.device, num_bytes: int) -> str:
+def explain(op: str, device: torch.device | str, num_bytes: int) -> str:
     """What `choose` would choose and why, and what keeps the others from it; several lines.
 
     Loads every implementation that serves the device.
+
+    Raises:
+        BadArgument: There is no such operation or device.
     """
+    if op not in OPERATIONS:
+        raise BadArgument(f"op: expected one of {', '.join(OPERATIONS)}, got {op!r}")
+    try:
+        device = torch.device(device)
+    except (RuntimeError, TypeError) as error:
+        raise BadArgument(f"device: {error}") from None
     return _of_this_process.explain(op, device, num_bytes)
 
 

@@ -2,16 +2,22 @@
 
 import sys
 
+from transload_router.usage import say
+
 
 def run() -> int:
     """Run the command; the exit status.
 
-    `abi` is dispatched before anything of the router is imported: it works without its packages.
+    `abi`, help and the version come before anything of the router is imported: they work without
+    its packages.
     """
     if sys.argv[1:2] == ["abi"]:
         from transload_abi.cli import main as run_abi
 
         return run_abi(sys.argv[2:])
+    if words := say(*sys.argv[1:2] or [""]):
+        print(words, end="")
+        return 0
     try:
         from transload_router.cli import main
     except ModuleNotFoundError as error:

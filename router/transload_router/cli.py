@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from transload_router import __version__
 from transload_router.errors import ConfigError
 from transload_router.settings import NO_TOKENIZER, Settings, load_settings
+from transload_router.usage import USAGE, say
 
 if TYPE_CHECKING:
     import uvicorn
@@ -22,24 +23,13 @@ if TYPE_CHECKING:
 # requests fall on connections that it is just closing.
 CLIENT_KEEP_ALIVE_S = 75
 
-_USAGE = """usage: transload COMMAND [options]
-
-commands:
-  serve         serve one OpenAI-compatible endpoint in front of prefill and decode engines
-  check-config  check the same options, print the settings in force, and end
-  abi           say what KV caches' bytes mean, whether two convert, and what would be moved
-  version       print the version
-
-`transload COMMAND --help` lists a command's options.
-"""
-
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point; the exit status."""
     args = list(sys.argv[1:] if argv is None else argv)
     command, rest = (args[0], args[1:]) if args else ("", [])
-    if command in ("version", "--version"):
-        print(f"transload {__version__}")
+    if words := say(command):
+        print(words, end="")
         return 0
     if command == "abi":
         from transload_abi.cli import main as run_abi
@@ -47,9 +37,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return run_abi(rest)
     run = _COMMANDS.get(command)
     if run is None:
-        is_asked = command in ("help", "--help", "-h")
-        print(_USAGE, file=sys.stdout if is_asked else sys.stderr, end="")
-        return 0 if is_asked else 2
+        print(USAGE, file=sys.stderr, end="")
+        return 2
     try:
         settings = load_settings(rest, prog=f"transload {command}")
         _check_tokenizers(settings)

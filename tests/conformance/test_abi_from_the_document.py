@@ -121,7 +121,7 @@ def test_the_example() -> None:
     for name, digest in re.findall(r"^(page|meaning|placement) +([0-9a-f]{64})$", section, re.M):
         assert fingerprints(d)[name] == digest
     twin = write_twin(json.loads(text_of(d)))
-    assert len(twin) == 370
+    assert len(twin) == 381
     assert twin.startswith(bytes.fromhex("84a3616269a76b766162692f31a667"))
     assert read(twin, twin=True) == example()
 

@@ -4,6 +4,7 @@ import asyncio
 import json
 import re
 import signal
+import subprocess
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -160,3 +161,16 @@ async def test_the_router_is_light() -> None:
     )
     out, _ = await soon(process.communicate(), START_S)
     assert out.decode().strip() == "[]"
+
+
+@pytest.mark.parametrize(("asked", "words"), [("--help", "usage: transload"), ("version", "0.")])
+def test_what_it_says_of_itself_needs_no_packages(asked: str, words: str) -> None:
+    script = (
+        "import sys; sys.modules.update(dict.fromkeys(('pydantic', 'fastapi', 'uvicorn')));"
+        f"sys.argv = ['transload', {asked!r}];"
+        "from transload_router.__main__ import run; sys.exit(run())"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert words in done.stdout

@@ -178,3 +178,11 @@ def test_a_child_forked_while_one_loads_does_not_wait_for_it() -> None:
     may_end.set()
     holder.join()
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_explain_takes_a_devices_name_and_refuses_what_is_none() -> None:
+    assert "copy_runs of 1 bytes on cpu: " in dispatch.explain("copy_runs", "cpu", 1)
+    with pytest.raises(BadArgument, match=r"^device: "):
+        dispatch.explain("copy_runs", "nowhere", 1)
+    with pytest.raises(BadArgument, match=r"^op: expected one of copy_runs"):
+        dispatch.explain("foo", "cpu", 1)
