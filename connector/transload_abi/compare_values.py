@@ -10,6 +10,7 @@ from typing import Final, Literal, NamedTuple
 from transload_abi.codecs import CODECS, scale_param
 from transload_abi.dtypes import DTYPES
 from transload_abi.floats import read_float
+from transload_abi.picture_words import scale_words
 from transload_abi.types import Group, Role
 
 Change = Literal["none", "lossless", "lossy"]
@@ -35,7 +36,7 @@ class Values(NamedTuple):
     def words(self) -> str:
         """For operators: `e4m3 with scale 0.5`."""
         if self.scale is not None:
-            return f"{self.dtype} with scale {self.scale:.9g}"
+            return f"{self.dtype} with scale {scale_words(self.scale)}"
         if self.inline:
             return f"{self.dtype} with {_INLINE_WORDS[self.codec]}"
         return self.dtype

@@ -14,7 +14,13 @@ from transload_abi.canonical import canonical
 from transload_abi.fingerprints import Fingerprints, of_descriptor, of_groups
 from transload_abi.floats import read_float
 from transload_abi.picture_overlays import element_bits, pool_notes
-from transload_abi.picture_words import layer_words, range_words, size_words, times_words
+from transload_abi.picture_words import (
+    layer_words,
+    range_words,
+    scale_words,
+    size_words,
+    times_words,
+)
 from transload_abi.roles import ROLES
 from transload_abi.types import Descriptor, Group, Model, Owner, Place, Pool, Role
 
@@ -181,9 +187,8 @@ def _codec(group: Group) -> str:
 
 
 def _value(value: int | str) -> str:
-    if isinstance(value, str) and value.startswith(("f32:", "f64:")):
-        return f"{read_float(value):.6g}"
-    return str(value)
+    is_scale = isinstance(value, str) and value.startswith("f32:")
+    return scale_words(read_float(str(value))) if is_scale else str(value)
 
 
 def _place(group: Group, number: int) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from struct import pack
 from typing import Final
 
 _UNITS: Final = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
@@ -22,6 +23,19 @@ def size_words(bits: int) -> str:
 def times_words(count: int, word: str) -> str:
     """A count and what is counted: `1 head`, `8 heads`."""
     return f"{count} {word}" + ("" if count == 1 else "s")
+
+
+def scale_words(value: float) -> str:
+    """The shortest decimal text that reads as this binary32: `0.1`."""
+    exact = pack(">f", value)
+    for digits in range(1, 9):
+        text = f"{value:.{digits}g}"
+        try:
+            if pack(">f", float(text)) == exact:
+                return text
+        except OverflowError:  # Rounded up, beyond the largest.
+            continue
+    return f"{value:.9g}"
 
 
 def range_words(first: int, end: int) -> str:
