@@ -86,6 +86,8 @@ def decode_json(data: bytes) -> Descriptor:
         text = data.decode()
     except UnicodeDecodeError as error:
         raise MalformedDescriptor(f"byte {error.start} is not UTF-8") from None
+    if text.startswith("\ufeff"):
+        raise MalformedDescriptor("a byte order mark is not allowed")
     _check_depth(text)
     try:
         tree = json.loads(text, object_pairs_hook=_read_object, parse_int=_read_integer)

@@ -260,3 +260,8 @@ def test_messagepack_in_its_shortest_form(tree: Any, data: str) -> None:
 def test_messagepack_in_any_other_form(data: str) -> None:
     with pytest.raises(MalformedDescriptor, match=r"shorter form|another form|out of order"):
         unpack(bytes.fromhex(data))
+
+
+def test_a_byte_order_mark_is_named() -> None:
+    with pytest.raises(MalformedDescriptor, match=r"^a byte order mark is not allowed"):
+        read(b"\xef\xbb\xbf" + encode_json(vllm("LBHNC")))
