@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
-from transload_abi.errors import AbiError, Refused
+from transload_abi.errors import AbiError, Refused, VectorFailed
 from transload_abi.limits import MAX_DOCUMENT_BYTES
 from transload_abi.types import Descriptor
 
@@ -19,6 +19,33 @@ BAD_INPUT: Final = 2
 REFUSED: Final = 3
 
 _DIFF_STATUS: Final = {"identical": 0, "lossless": 0, "lossy": 1, "refused": REFUSED}
+
+_VECTOR_KINDS: Final = ("decode/", "convert/", "accepted/", "refused/")
+
+_DIFF_NOTES: Final = """\
+exit status, by the verdict from A to B:
+  0  identical or lossless
+  1  lossy
+  2  bad input
+  3  refused
+"""
+
+_PLAN_NOTES: Final = """\
+"register" lists the regions of each pool that a transport has to make known to its network
+before it may read or write there; they hold all blocks, not this request's alone.
+
+--runs prints a line for each copy
+  kv+8192 -> kv+4096: 512 x 2 (+4096, +1024)
+from byte 8192 of the source's pool kv to byte 4096 of the destination's: 512 bytes, 2 times,
+each 4096 bytes further at the source and 1024 at the destination. Several loops are nested,
+the outermost first. Then, where values change, a line for each role of a layer
+  convert k of layer 0: bf16 (none) -> e4m3 (fp8_per_tensor), 3 pieces
+
+exit status:
+  0  planned
+  2  bad input
+  3  refused; also lossy, unless --allow-lossy is given
+"""
 
 
 class _BadFile(Exception):
@@ -117,7 +144,14 @@ def _check(options: argparse.Namespace) -> int:
         raise _BadFile(
             f"the package {error.name} is missing; it comes with pip install 'transload[abi]'"
         ) from error
-    results = vectors.check_directory(Path(options.folder))
+    folder = Path(options.folder)
+    try:
+        results = vectors.check_directory(folder)
+    except VectorFailed as error:
+        if any((folder / kind).is_dir() for kind in _VECTOR_KINDS):
+            raise
+        kinds = f"{', '.join(_VECTOR_KINDS[:-1])} or {_VECTOR_KINDS[-1]}"
+        raise _BadFile(f"expected {kinds} in {folder}") from error
     for result in results:
         words = "; ".join(result.failures) or "ok"
         sys.stdout.write(f"{result.name}: {words}\n")
@@ -167,12 +201,22 @@ def _parser() -> argparse.ArgumentParser:
     show.add_argument("--fingerprints", action="store_true", help="print the fingerprints instead")
     show.set_defaults(run=_show)
 
-    diff = commands.add_parser("diff", help="what differs, and whether A's blocks become B's")
-    diff.add_argument("a", metavar="A")
-    diff.add_argument("b", metavar="B")
+    diff = commands.add_parser(
+        "diff",
+        help="what differs, and whether A's blocks become B's",
+        epilog=_DIFF_NOTES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    diff.add_argument("a", metavar="A", help="a descriptor")
+    diff.add_argument("b", metavar="B", help="the one to compare it with")
     diff.set_defaults(run=_diff)
 
-    plan = commands.add_parser("plan", help="what a transport would move from A to B")
+    plan = commands.add_parser(
+        "plan",
+        help="what a transport would move from A to B",
+        epilog=_PLAN_NOTES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     _add_plan_options(plan)
     plan.set_defaults(run=_plan)
 
@@ -203,7 +247,7 @@ def _add_plan_options(plan: argparse.ArgumentParser) -> None:
             "[scattered ones]",
         )
     plan.add_argument("--allow-lossy", action="store_true", help="values may be rounded")
-    plan.add_argument("--runs", action="store_true", help="list all copies")
+    plan.add_argument("--runs", action="store_true", help="list all copies and conversions")
 
 
 def _count(text: str) -> int:

@@ -14,7 +14,7 @@ from transload_abi.compare_fields import (
     group_differences,
     model_differences,
 )
-from transload_abi.compare_words import layout_words, numbers_words, pool_words
+from transload_abi.compare_words import layers_words, layout_words, pool_words
 from transload_abi.fingerprints import Fingerprints, of_groups
 from transload_abi.types import Descriptor, Group, Pool
 
@@ -46,14 +46,14 @@ def diff_text(names: tuple[str, str], a: Descriptor, b: Descriptor) -> tuple[str
     """The whole text, and the verdict from A to B.
 
     Args:
-        names: Of the files, A's and B's.
+        names: Of the files, A's and B's; long ones are cut so that they can be told apart.
         a: Checked.
         b: Checked.
     """
     there, back = compare(a, b), compare(b, a)
     lines = [
         f"{letter}  {_side_words(name, d)}"[:WIDTH]
-        for letter, name, d in zip("AB", names, (a, b), strict=True)
+        for letter, name, d in zip("AB", _cut_names(*names), (a, b), strict=True)
     ]
     model = [_row_of(each, each.verdict) for each in model_differences(a, b)]
     if model:
@@ -61,8 +61,7 @@ def diff_text(names: tuple[str, str], a: Descriptor, b: Descriptor) -> tuple[str
     matches = match_groups(a, b)
     lines += _sections(a, b, matches, there, back)
     if not matches:
-        found = (*_told("A -> B", there.findings), *_told("B -> A", back.findings))
-        lines += ["", *dict.fromkeys(found)]
+        lines += ["", *_told("A -> B", there.findings), *_told("B -> A", back.findings)]
     absent = [*_absent("A", there), *_absent("B", back)]
     lines += ["", *absent] if absent else []
     lines += ["", *_ending(there.verdict, back.verdict)]
@@ -82,7 +81,7 @@ def _sections(
         )
         body = tuple(_section(sides, match, told))
         ids = dict.fromkeys((match.src.id, match.dst.id))
-        title = f"{' -> '.join(map(_short, ids))} (layers {numbers_words(match.layers)})"
+        title = f"{' -> '.join(map(_short, ids))} ({layers_words(match.layers)})"
         titles.setdefault(body, []).append(title)
     for body, each in titles.items():
         yield ""
@@ -120,11 +119,7 @@ class _Side:
 def _section(sides: tuple[_Side, _Side], match: Match, told: _Findings) -> Iterator[str]:
     a, b = sides
     src, dst, layers = match
-    backward = {each.field: each for each in group_differences(dst, src, layers, "")}
-    rows = [
-        _row_of(each, backward[each.field].verdict if each.field in backward else "-")
-        for each in group_differences(src, dst, layers, "")
-    ]
+    rows = [*_judged_rows(src, dst, layers)]
     shown = {row.field for row in rows}
     ours, theirs = a.placement(src), b.placement(dst)
     rows += [
@@ -136,6 +131,28 @@ def _section(sides: tuple[_Side, _Side], match: Match, told: _Findings) -> Itera
     for arrow, findings in told:
         yield from _told(arrow, findings)
     yield from _fingerprint_lines(a.fingerprints[src.id], b.fingerprints[dst.id])
+
+
+def _judged_rows(src: Group, dst: Group, layers: tuple[int, ...]) -> Iterator[Row]:
+    """A row for each difference; one for each direction where they say different things."""
+    backward = {each.field: each for each in group_differences(dst, src, layers, "")}
+    # Heads out of other totals are other heads: of them nothing can be said.
+    unjudged = "heads" if src.owner.heads[2] != dst.owner.heads[2] else ""
+    for each in group_differences(src, dst, layers, ""):
+        back = backward.pop(each.field, None)
+        if each.field == unjudged:
+            yield Row(each.field, each.src, each.dst)
+        elif back and (back.dst, back.src) == (each.src, each.dst):
+            yield _row_of(each, back.verdict)
+        else:
+            yield _row_of(each, "-")
+            if back:
+                yield _row_back(back)
+    yield from map(_row_back, backward.values())
+
+
+def _row_back(difference: Difference) -> Row:
+    return Row(difference.field, difference.dst, difference.src, "-", difference.verdict)
 
 
 def _row_of(difference: Difference, back: str) -> Row:
@@ -176,8 +193,11 @@ def _row_lines(row: Row) -> Iterator[str]:
 
 
 def _told(arrow: str, findings: Iterable[Finding]) -> Iterator[str]:
-    for finding in findings:
-        words = f"{arrow}  {finding.verdict}: {finding.reason or 'nothing in a page differs'}"
+    sentences = (
+        f"{arrow}  {finding.verdict}: {finding.reason or 'nothing in a page differs'}"
+        for finding in findings
+    )
+    for words in dict.fromkeys(sentences):
         yield from textwrap.wrap(words, WIDTH, initial_indent="  ", subsequent_indent=" " * 10)
 
 
@@ -207,7 +227,23 @@ def _side_words(name: str, d: Descriptor) -> str:
     told = d.producer
     parts = (told.engine, told.version, told.backend, told.layout)
     made = " ".join(_short(part) for part in parts if part)
-    return ", ".join(filter(None, (_short(name), f"model {_short(d.model.name)}", made)))
+    return ", ".join(filter(None, (name, f"model {_short(d.model.name)}", made)))
+
+
+def _cut_names(a: str, b: str) -> tuple[str, str]:
+    """Names of files, long ones as their ends; where these are alike, as where they part."""
+    ends = _end(a), _end(b)
+    if ends[0] != ends[1] or a == b:
+        return ends
+    pairs = enumerate(zip(a, b, strict=False))
+    num_common = next((at for at, (x, y) in pairs if x != y), min(len(a), len(b)))
+    begin = max(0, num_common - _MAX_NAME_CHARS // 2)
+    dots = "..." if begin else ""
+    return _short(f"{dots}{a[begin:]}"), _short(f"{dots}{b[begin:]}")
+
+
+def _end(name: str) -> str:
+    return name if len(name) <= _MAX_NAME_CHARS else f"...{name[3 - _MAX_NAME_CHARS :]}"
 
 
 def _short(name: str) -> str:

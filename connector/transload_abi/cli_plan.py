@@ -74,7 +74,8 @@ def plan_text(
         *_regions("destination", dst),
     ]
     if has_runs:
-        lines += ["", *(_copy_words(each) for each in copies(plan))]
+        listed = [*map(_copy_words, copies(plan)), *_conversion_lines(plan)]
+        lines += ["", *listed] if listed else []
     return "\n".join(lines) + "\n"
 
 
@@ -166,7 +167,7 @@ def _summary(plan: Plan, request: Request) -> Iterator[str]:
     for batch in plan.batches:
         yield f"table {batch.table:<6} {_pieces_words(batch)}"
     lengths = run_lengths(plan)
-    yield f"copies       {num_bytes(plan):,} bytes in {num_runs(plan):,} runs"
+    yield f"copies       {num_bytes(plan):,} bytes in {_counted(num_runs(plan), 'run')}"
     yield from _length_words(lengths)
     converted = sum(len(batch.conversions) * _num_pieces(batch) for batch in plan.batches)
     if converted:
@@ -202,14 +203,15 @@ def _pieces_words(batch: Batch) -> str:
         parts.get(number, f"1/{number} of a block") for number in (batch.src_parts, batch.dst_parts)
     )
     unit = src if src == dst else f"{src} at the source, {dst} at the destination"
-    told = f"{count:,} pieces ({unit}) in {len(batch.sequences):,} sequences"
-    return f"{told}, {len(batch.templates):,} copies of each"
+    told = f"{_counted(count, 'piece')} ({unit}) in "
+    told += _counted(len(batch.sequences), "sequence")
+    num_copies = len(batch.templates)
+    return f"{told}, {num_copies:,} {'copy' if num_copies == 1 else 'copies'} of each"
 
 
 def _regions(side: str, d: Descriptor) -> Iterator[str]:
     found = regions(d)
-    noun = "region" if len(found) == 1 else "regions"
-    yield f"register at the {side}: {len(found)} {noun}"
+    yield f"register at the {side}: {_counted(len(found), 'region')}"
     for region in found[:_MAX_REGIONS]:
         end = region.offset + region.num_bytes
         yield f"             {region.pool}: bytes {region.offset:,} to {end:,}"
@@ -220,3 +222,18 @@ def _regions(side: str, d: Descriptor) -> Iterator[str]:
 def _copy_words(copy: Copy) -> str:
     loops = "".join(f" x {count} (+{src}, +{dst})" for count, src, dst in copy.loops)
     return f"{copy.src_pool}+{copy.src} -> {copy.dst_pool}+{copy.dst}: {copy.run_bytes}{loops}"
+
+
+def _conversion_lines(plan: Plan) -> Iterator[str]:
+    for batch in plan.batches:
+        pieces = _counted(_num_pieces(batch), "piece")
+        for each in batch.conversions:
+            src, dst = (
+                f"{operands[0].dtype} ({codec})"
+                for operands, codec in ((each.src, each.src_codec), (each.dst, each.dst_codec))
+            )
+            yield f"convert {each.role} of layer {each.layer}: {src} -> {dst}, {pieces}"
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count:,} {noun}" + ("" if count == 1 else "s")

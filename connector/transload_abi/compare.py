@@ -14,7 +14,13 @@ from transload_abi.compare_fields import (
     group_differences,
     model_differences,
 )
-from transload_abi.compare_words import heads_words, numbers_words, short, tokens_words
+from transload_abi.compare_words import (
+    heads_words,
+    layers_words,
+    numbers_words,
+    short,
+    tokens_words,
+)
 from transload_abi.types import Descriptor, Group, TokenSlice
 
 __all__ = ["Comparison", "Finding", "Match", "Verdict", "compare", "match_groups"]
@@ -136,13 +142,14 @@ def _refusal(
     if model:
         at, reason = model.path, model.reason
     elif match is None:
-        held = numbers_words(tuple(layer for each in src.groups for layer in each.layers))
+        held = tuple(layer for each in src.groups for layer in each.layers)
         if any(set(group.layers) & set(each.layers) for each in src.groups):
             at, reason = f"{path}.layers", "the source does not transfer any of these layers"
         else:
             at = f"{path}.layers"
             reason = (
-                f"no layer in common: the source holds layers {held or 'of no group'}, "
+                "no layer in common: the source holds "
+                f"{layers_words(held) if held else 'no layers'}, "
                 f"the destination {numbers_words(group.layers)}"
             )
     else:
@@ -172,7 +179,7 @@ def _absent(matches: tuple[Match, ...], dst: Descriptor) -> Iterator[str]:
         held = {layer for match in mine for layer in match.layers}
         missing = tuple(layer for layer in group.layers if layer not in held)
         if missing:
-            yield f"{short(group.id)}: the source has nothing of layers {numbers_words(missing)}"
+            yield f"{short(group.id)}: the source has nothing of {layers_words(missing)}"
         for match in mine:
             first, end, total = match.src.owner.heads
             heads = range(*group.owner.heads[:2])

@@ -153,6 +153,11 @@ def numbers_words(numbers: tuple[int, ...]) -> str:
     return f"{words} and {rest} more" if rest else words
 
 
+def layers_words(layers: tuple[int, ...]) -> str:
+    """`layer 3`, `layers 0-3, 7`."""
+    return f"{'layer' if len(layers) == 1 else 'layers'} {numbers_words(layers)}"
+
+
 def heads_words(heads: tuple[int, int, int]) -> str:
     """`heads 0-3 of 8`."""
     first, end, total = heads
@@ -161,8 +166,9 @@ def heads_words(heads: tuple[int, int, int]) -> str:
 
 
 def tokens_words(tokens: TokenSlice) -> str:
-    """`all`, or which part of them: `of each 4 runs of 16 tokens number 1`."""
+    """`all`, or which part of them: `run 1 of every 4 runs of 16 tokens`."""
     if tokens.size == 1:
         return "all"
-    unit = "tokens" if tokens.interleave == 1 else f"runs of {tokens.interleave} tokens"
-    return f"of each {tokens.size} {unit} number {tokens.rank}"
+    if tokens.interleave == 1:
+        return f"token {tokens.rank} of every {tokens.size}"
+    return f"run {tokens.rank} of every {tokens.size} runs of {tokens.interleave} tokens"

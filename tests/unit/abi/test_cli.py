@@ -84,7 +84,7 @@ attention (layers 0-1), more (layers 2-3)
   B -> A  lossy: K: the source holds f32 and the destination bf16: values are rounded
   fingerprints  other: page, meaning, placement
 
-w -> v (layers 4)
+w -> v (layer 4)
                  A                                B                                A -> B   B -> A
   kind           full                             sliding_window                   lossless refused
   null block     0                                none                             -        -
@@ -93,8 +93,8 @@ w -> v (layers 4)
           dropped the tokens before its window
   fingerprints  the same: page; other: meaning, placement
 
-from A to v: the source has nothing of layers 5
-from B to w: the source has nothing of layers 6
+from A to v: the source has nothing of layer 5
+from B to w: the source has nothing of layer 6
 
 A -> B lossless: every value is kept
 B -> A refused: nothing can be moved
@@ -134,7 +134,7 @@ def test_models_are_compared_a_few_times_and_not_for_each_group(
     (group,) = d.groups
     groups = [replace(group, id=str(at), layers=(at,)) for at in range(9)]
     text, _ = diff_text(("a", "b"), with_groups(d, *groups), with_groups(d, *groups))
-    assert "0 (layers 0), 1 (layers 1)" in text
+    assert "0 (layer 0), 1 (layer 1)" in text
     assert len(calls) == 3
 
 
@@ -225,7 +225,7 @@ def test_standard_input(
 
 PLAN = """\
 tokens       0 to 20
-table 0      3 pieces (a block) in 3 sequences, 1 copies of each
+table 0      3 pieces (a block) in 3 sequences, 1 copy of each
 copies       12,288 bytes in 6 runs
              6 x 2,048 bytes
 
@@ -248,7 +248,7 @@ def test_what_other_sources_have_to_bring(folder: Path, capsys: pytest.CaptureFi
     assert status == 0
     assert (
         "\n\nother sources have to bring what this one lacks\n"
-        "             attention: the source has nothing of layers 2\n\nregister"
+        "             attention: the source has nothing of layer 2\n\nregister"
     ) in out
 
 
@@ -257,7 +257,7 @@ def test_blocks_are_named(folder: Path, capsys: pytest.CaptureFixture[str]) -> N
     args = ("--tokens", "24", "--src-blocks", "2-4", "--dst-blocks", "0=1,2,3", "--runs")
     status, out, _ = run(capsys, "plan", *files, *args)
     assert status == 0
-    assert "3 pieces (a block) in 1 sequences" in out
+    assert "3 pieces (a block) in 1 sequence," in out
     assert out.endswith("\n\nkv+8192 -> kv+4096: 12288\n")
 
 
@@ -293,7 +293,7 @@ def test_tables_get_blocks_of_their_own(folder: Path, capsys: pytest.CaptureFixt
     status, out, _ = run(capsys, "plan", *files, "--tokens", "24")
     assert status == 0
     told = [line.split(" (")[0] for line in out.splitlines() if line.startswith("table")]
-    assert told == ["table 0      3 pieces", "table 1      3 pieces", "table 2      1 pieces"]
+    assert told == ["table 0      3 pieces", "table 1      3 pieces", "table 2      1 piece"]
     assert run(capsys, "plan", *files, "--tokens", "32")[0] == 2
 
 

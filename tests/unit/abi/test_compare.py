@@ -97,7 +97,7 @@ REASONS = [
     (
         with_groups(group(owner=replace(group().owner, tokens=TokenSlice(1, 4, 16)))),
         vllm("LBHNC"),
-        "tokens: of each 4 runs of 16 tokens number 1 at the source, all at the destination: "
+        "tokens: run 1 of every 4 runs of 16 tokens at the source, all at the destination: "
         "what both hold moves",
     ),
 ]
@@ -372,7 +372,7 @@ def test_groups_meet_by_layers() -> None:
         ("b", "x", (4,)),
         ("b", "y", (3,)),
     ]
-    assert comparison.absent == ("x: the source has nothing of layers 9",)
+    assert comparison.absent == ("x: the source has nothing of layer 9",)
 
 
 def test_a_rank_without_the_heads_leaves_them_to_others() -> None:
@@ -395,7 +395,7 @@ def test_a_rank_without_all_tokens_leaves_them_to_others() -> None:
     first = with_groups(group(owner=half))
     assert compare(whole, first).absent == compare(first, first).absent == ()
     assert compare(first, whole).absent == (
-        "attention: of the tokens (all) the source has of each 2 runs of 8 tokens number 0",
+        "attention: of the tokens (all) the source has run 0 of every 2 runs of 8 tokens",
     )
 
 
@@ -415,7 +415,7 @@ def test_layers_with_two_kinds_of_state_meet_by_what_they_hold() -> None:
     part = with_groups(group(layers=(0,)), state)
     comparison = compare(part, d)
     assert comparison.verdict == "identical"
-    assert comparison.absent == ("attention: the source has nothing of layers 1",)
+    assert comparison.absent == ("attention: the source has nothing of layer 1",)
 
 
 def test_what_the_destination_does_not_want_is_no_obstacle() -> None:

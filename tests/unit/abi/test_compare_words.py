@@ -7,9 +7,15 @@ from msgspec.structs import replace
 
 from support.abi_placements import PLACEMENTS, Shape
 from transload_abi.compare import compare
-from transload_abi.compare_words import heads_words, numbers_words, short
+from transload_abi.compare_words import (
+    heads_words,
+    layers_words,
+    numbers_words,
+    short,
+    tokens_words,
+)
 from transload_abi.limits import MAX_QUOTED_CHARS
-from transload_abi.types import Descriptor, Model, Param, Rope
+from transload_abi.types import Descriptor, Model, Param, Rope, TokenSlice
 
 PLAIN = PLACEMENTS["LBHNC"](Shape(layers=1, blocks=2, heads=1, tokens=1, size=8))
 LONG = 512
@@ -91,3 +97,11 @@ def test_ids_of_groups_are_cut_in_what_is_absent() -> None:
     dst: Descriptor = replace(PLAIN, groups=(replace(group, id="i" * LONG, layers=(0, 1)),))
     (sentence,) = compare(PLAIN, dst).absent
     assert len(sentence) <= MAX_QUOTED_CHARS + 60
+
+
+def test_slices_of_tokens_and_single_layers_read_as_sentences() -> None:
+    assert tokens_words(TokenSlice(0, 2, 4)) == "run 0 of every 2 runs of 4 tokens"
+    assert tokens_words(TokenSlice(1, 2, 1)) == "token 1 of every 2"
+    assert tokens_words(TokenSlice(0, 1, 1)) == "all"
+    assert layers_words((3,)) == "layer 3"
+    assert layers_words((0, 1, 7)) == "layers 0-1, 7"

@@ -164,4 +164,4 @@ def test_all_sources_are_told_of_one_destination() -> None:
 def test_a_pair_tells_what_its_source_lacks() -> None:
     assert Pair.compile(cache(), cache()).absent == ()
     later = with_layers(cache(), 1)
-    assert Pair.compile(cache(), later).absent == ("attention: the source has nothing of layers 2",)
+    assert Pair.compile(cache(), later).absent == ("attention: the source has nothing of layer 2",)
