@@ -16,9 +16,9 @@ from transload_abi.compare_fields import (
 )
 from transload_abi.compare_words import layers_words, layout_words, pool_words
 from transload_abi.fingerprints import Fingerprints, of_groups
+from transload_abi.picture import WIDTH
 from transload_abi.types import Descriptor, Group, Pool
 
-WIDTH: Final = 100
 _MAX_NAME_CHARS: Final = 40
 _FIELD_CHARS: Final = 14
 _SIDE_CHARS: Final = 32

@@ -93,9 +93,9 @@ class CpuKernels:
 
     def __init__(self, threads: int | None = None, library: pathlib.Path | None = None) -> None:
         self.threads = default_threads() if threads is None else threads
-        self.library = build.shared_object() if library is None else library
+        path = build.shared_object() if library is None else library
         try:
-            loaded = ctypes.CDLL(str(self.library))
+            loaded = ctypes.CDLL(str(path))
             self._functions = {op: getattr(loaded, f"transload_{op}") for op in _SIGNATURES}
         except (OSError, AttributeError) as error:
             raise Unsupported(f"cannot load the compiled kernels, remove them: {error}") from error
