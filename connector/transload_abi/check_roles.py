@@ -41,7 +41,7 @@ def check_roles(group: Group, path: str) -> None:
         _check_digits(role, f"{where}.terms")
         if not 0 <= role.place < len(group.places):
             raise Contradiction(f"place {role.place} of {len(group.places)}", f"{where}.place")
-    has_heads = any("H" in ROLES[role.role].axes for role in group.roles)
+    has_heads = any("H" in ROLES[role.role].axes or role.role == "page" for role in group.roles)
     if not has_heads and group.owner.heads != _NO_HEADS:
         raise Contradiction(f"roles without heads are {_NO_HEADS}", f"{path}.owner.heads")
 

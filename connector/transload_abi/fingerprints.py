@@ -81,7 +81,8 @@ def _hash(name: str, text: bytes) -> str:
 
 
 def _page(descriptor: Descriptor, group: Group) -> dict[str, Any]:
-    return {
+    opaque = {"opaque": group.opaque} if group.opaque else {}
+    return opaque | {
         "codec": tree_of(group.codec),
         "endian": descriptor.endian,
         "roles": tree_of(group.roles),

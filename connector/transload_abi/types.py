@@ -217,6 +217,8 @@ class Group(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         null_block: The block id that stands for "not held"; None: there is none.
         transferable: False where the engine rebuilds the group by itself.
         owner: The slice.
+        opaque: Not empty: nobody has shown that the roles are true. Says who writes such pages;
+            they move only as they are, between groups that say the same.
     """
 
     id: str
@@ -232,6 +234,7 @@ class Group(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     null_block: int | None = None
     transferable: bool = True
     owner: Owner = Owner()
+    opaque: str = ""
 
     @property
     def states_per_block(self) -> int:
