@@ -1,4 +1,4 @@
-"""One engine's core (one data-parallel rank): what is computed when, and what comes of it.
+"""A simulated engine's core (one data-parallel rank): tokens from a hash, time from a profile.
 
 After vLLM 0.32.0's `v1/core/sched/scheduler.py` and the NIXL connector's scheduler side. Knows no
 clock and no other engine: whoever drives it (the server in real time, a simulation in its own)
@@ -14,53 +14,20 @@ calls `step`, waits for the step's duration, and calls it again.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
 
-from transload_engine.core.blocks import BlockPool
-from transload_engine.core.cache import PrefixCache
 from transload_engine.core.events import Event
-from transload_engine.core.handoff import Handoff, Leases, Origin
-from transload_engine.core.request import Ask, Finish, Generator, Request, Status
-from transload_engine.core.scheduler import Counters, Load, Scheduled, Scheduler
+from transload_engine.core.handoff import Origin
+from transload_engine.core.request import Generator, Request, Status
+from transload_engine.core.runner import Chosen
+from transload_engine.core.scheduler import Scheduled
+from transload_engine.core.serving import Output, ServingCore, Step
 from transload_engine.core.settings import CoreSettings
 from transload_engine.core.timing import BatchSize
 
-
-@dataclass(frozen=True, slots=True)
-class Output:
-    """What one request gained in a step.
-
-    Attributes:
-        token_ids: One token, or none with an end that is no token's.
-        num_cached_tokens: Prompt tokens that were not computed; with the first output only.
-        stop_reason: The stop token that ended the answer, None for the end-of-sequence token.
-        handoff: `kv_transfer_params` of the answer.
-    """
-
-    request_id: str
-    token_ids: tuple[int, ...] = ()
-    finish: Finish | None = None
-    num_cached_tokens: int | None = None
-    stop_reason: int | None = None
-    handoff: dict[str, Any] | None = None
+__all__ = ["EngineCore", "Output", "Step"]
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
-    """What a call of `EngineCore.step` brought.
-
-    Attributes:
-        duration_s: Of the step that begins now; None where none does.
-    """
-
-    events: list[Event]
-    outputs: list[Output]
-    loads: list[Load]
-    duration_s: float | None
-
-
-class EngineCore:
+class EngineCore(ServingCore):
     """See the module.
 
     Args:
@@ -73,81 +40,8 @@ class EngineCore:
     def __init__(
         self, settings: CoreSettings, origin: Origin, vocabulary: Sequence[int], eos: int
     ) -> None:
-        self.settings = settings
-        self.origin = origin
-        self.counters = Counters()
-        self.leases = Leases(settings.lease_s)
-        pool = BlockPool(
-            settings.num_blocks,
-            has_int_names=settings.has_int_names,
-            has_events=settings.has_events,
-        )
-        self._cache = PrefixCache(pool, settings.block_size, is_enabled=settings.caches_prefixes)
+        super().__init__(settings, origin, eos)
         self._vocabulary = vocabulary
-        self._eos = eos
-        self._requests: dict[str, Request] = {}
-        self._scheduler = Scheduler(settings, self._cache, self.counters)
-        self._batch: list[Scheduled] = []
-        self._ended: list[Output] = []
-
-    @property
-    def num_running(self) -> int:
-        """Requests that are computed."""
-        return len(self._scheduler.running)
-
-    @property
-    def num_waiting(self) -> int:
-        """Requests that wait to be computed, for blocks from elsewhere included."""
-        return len(self._requests) - len(self._scheduler.running)
-
-    @property
-    def usage(self) -> float:
-        """Share of the cache's blocks that requests and leases hold."""
-        return self._cache.pool.usage
-
-    @property
-    def has_work(self) -> bool:
-        """Whether a step could bring something; false also while all wait for loads."""
-        queues = self._scheduler
-        return bool(self._batch or self._ended or queues.waiting or queues.loaded or queues.running)
-
-    @property
-    def unread_handoffs(self) -> list[Handoff]:
-        """Handoffs whose blocks were asked for and are not here; their leases must be renewed."""
-        return [
-            request.ask.handoff
-            for request in self._requests.values()
-            if request.ask.handoff is not None
-            and (request.has_to_load or request.status is Status.LOADING)
-        ]
-
-    def add_request(self, request_id: str, ask: Ask) -> None:
-        """Queue a request.
-
-        Raises:
-            ValueError: The id is taken, or the prompt does not fit with one token more.
-        """
-        if request_id in self._requests:
-            raise ValueError(f"request {request_id} is here already")
-        if not 0 < len(ask.prompt) < self.settings.max_model_tokens:
-            raise ValueError(f"a prompt of {len(ask.prompt)} tokens leaves no room for an answer")
-        request = Request(request_id, ask, self.settings.block_size, list(ask.prompt))
-        request.has_to_load = ask.handoff is not None
-        self._requests[request_id] = request
-        self._scheduler.waiting.append(request)
-
-    def abort(self, request_id: str) -> Handoff | None:
-        """Nobody waits for this request any more; unknown and ended ones are ignored.
-
-        Returns:
-            A handoff that will not be read here, to be ended where it comes from.
-        """
-        request = self._requests.get(request_id)
-        if request is None or request.status is Status.FINISHED:
-            return None
-        unread = request.ask.handoff if request.has_to_load else None
-        self._end(request, Finish.ABORT, 0.0)
-        return unread
 
     def step(self, now: float) -> Step:
         """See the module's rules."""
@@ -198,22 +92,7 @@ class EngineCore:
         self.expire(now)
         return self.leases.read(request_id, now) if engine_id == self.origin.engine_id else None
 
-    def end_lease(self, request_id: str) -> bool:
-        """Others have read the blocks, or never will; false if they were not held any more."""
-        blocks = self.leases.end(request_id)
-        self._cache.pool.release(blocks or [])
-        return blocks is not None
-
-    def expire(self, now: float) -> None:
-        """Take back what nobody read in time."""
-        self._cache.pool.release(self.leases.expire(now))
-
-    def reset_prefix_cache(self) -> bool:
-        """Forget all content; refused (False) while a block is held."""
-        return self._cache.pool.clear()
-
     def _gain(self, scheduled: Scheduled, outputs: list[Output], now: float) -> None:
-        """Give a request the token that the step before computed for it."""
         request = scheduled.request
         is_void = scheduled.num_preemptions != request.num_preemptions
         if not scheduled.gains_token or request.status is Status.FINISHED:
@@ -222,81 +101,11 @@ class EngineCore:
             return
         if request.generator is None:
             request.generator = self._generator(request, request.tokens)
-        token = request.generator.next()
-        request.tokens.append(token)
-        if not is_void:
-            request.num_in_flight -= 1
-            self._cache.store(request, request.num_computed - request.num_in_flight)
-        self._count_token(request)
-        finish, stop_reason = self._finish(request, token)
-        cached = None if request.has_reported else request.num_cached
-        request.has_reported = True
-        handoff = self._end(request, finish, now) if finish else None
-        outputs.append(Output(request.request_id, (token,), finish, cached, stop_reason, handoff))
+        outputs.append(self._give(scheduled, Chosen(request.generator.next()), now))
 
     def _generator(self, request: Request, tokens: Sequence[int]) -> Generator:
         mean = self.settings.mean_answer_tokens
         return Generator(tokens, request.ask.choice, self._vocabulary, self._eos, mean)
-
-    def _count_token(self, request: Request) -> None:
-        self.counters.generation_tokens += 1
-        if not request.has_reported:
-            self.counters.prompt_tokens += request.num_prompt
-            self.counters.prompt_tokens_cached += request.num_cached or 0
-
-    def _finish(self, request: Request, token: int) -> tuple[Finish | None, int | None]:
-        """Whether and why an answer ends with this token, as vLLM's `check_stop` asks."""
-        ask = request.ask
-        if request.num_answer >= ask.min_tokens:
-            if token == self._eos and not ask.ignore_eos:
-                return Finish.STOP, None
-            if token in ask.stop_token_ids:
-                return Finish.STOP, token
-        is_full = len(request.tokens) >= self.settings.max_model_tokens
-        if is_full or request.num_answer >= ask.max_tokens:
-            return Finish.LENGTH, None
-        return None, None
-
-    def _end(self, request: Request, finish: Finish, now: float) -> dict[str, Any] | None:
-        """Free or lease a request's blocks; those of a load under way wait for its end."""
-        self._scheduler.remove(request)
-        is_loading = request.status is Status.LOADING
-        request.status = Status.FINISHED
-        self.counters.finished[finish] += 1
-        if is_loading:
-            return None
-        is_whole = finish in (Finish.STOP, Finish.LENGTH)
-        if not (request.ask.hands_off and is_whole and self.settings.has_connector):
-            self._free(request)
-            return None
-        num_tokens = request.num_computed
-        del self._requests[request.request_id]
-        blocks = self._cache.forget(request)
-        self.leases.grant(request.request_id, blocks, request.tokens[:num_tokens], now)
-        read = blocks[: self._cache.blocks_for(num_tokens)]
-        return self.origin.params(
-            request.request_id,
-            [block.block_id for block in read],
-            num_tokens,
-            request.num_cached or 0,
-        )
-
-    def _recover(self, request: Request) -> None:
-        """A load has failed: compute the prompt here, or give the request up."""
-        if self.settings.fails_with_load:
-            self._ended.append(Output(request.request_id, finish=Finish.ERROR))
-            request.status = Status.LOADED
-            self._scheduler.loaded.append(request)
-            self._end(request, Finish.ERROR, 0.0)
-            return
-        self._cache.release(request)
-        request.num_computed = 0
-        request.status = Status.WAITING
-        self._scheduler.waiting.appendleft(request)
-
-    def _free(self, request: Request) -> None:
-        del self._requests[request.request_id]
-        self._cache.release(request)
 
     def _duration_s(self) -> float | None:
         if not self._batch:

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 from transload_engine.core.blocks import Block
 from transload_engine.core.handoff import Handoff
-
-_ROOT = hashlib.sha256(b"transload simulated engine").digest()
+from transload_engine.core.hashes import OWN_HASH, BlockHash
+from transload_engine.core.runner import Sampling
 
 
 class Status(enum.Enum):
@@ -40,7 +40,8 @@ class Ask:
         max_tokens: At least 1.
         stop_token_ids: The answer ends behind one of these.
         cache_salt: Prompts share blocks only under equal salts.
-        choice: Which of several answers to one prompt; 0 is the greedy one.
+        choice: Which of several answers to one prompt; 0 is the greedy one. Of simulated tokens.
+        sampling: How a model chooses tokens.
         hands_off: Whether another engine decodes: blocks stay for it, and a handoff is answered.
         handoff: Where the prompt's blocks are to be loaded from.
     """
@@ -52,6 +53,7 @@ class Ask:
     stop_token_ids: frozenset[int] = frozenset()
     cache_salt: str | None = None
     choice: int = 0
+    sampling: Sampling = Sampling()
     hands_off: bool = False
     handoff: Handoff | None = None
 
@@ -69,7 +71,8 @@ class Request:
         num_cached: Prompt tokens that were not computed here; None before the first admission.
         has_reported: Whether `num_cached` was told, which the first output does.
         has_to_load: Whether the handoff is still to be loaded; each is, once.
-        generator: The model in its state behind `tokens`; None until it is first asked.
+        block_hash: How `contents` are made.
+        generator: The simulated model behind `tokens`; None until it is first asked.
     """
 
     request_id: str
@@ -86,6 +89,7 @@ class Request:
     num_preemptions: int = 0
     has_reported: bool = False
     has_to_load: bool = False
+    block_hash: BlockHash = OWN_HASH
     generator: "Generator | None" = None
 
     @property
@@ -107,12 +111,10 @@ class Request:
         """Hash of the n-th block, which is full, and of all before it."""
         size = self.block_size
         for each in range(len(self.contents), number + 1):
-            parent = self.contents[-1] if self.contents else _ROOT
-            hashed = hashlib.sha256(parent)
-            hashed.update(array("Q", self.tokens[each * size : (each + 1) * size]).tobytes())
-            for key in self.extra_keys(each) or ():
-                hashed.update(b"\0" + key.encode())
-            self.contents.append(hashed.digest())
+            parent = self.contents[-1] if self.contents else self.block_hash.root
+            salt = self.ask.cache_salt if each == 0 else None
+            tokens = self.tokens[each * size : (each + 1) * size]
+            self.contents.append(self.block_hash.of(parent, tokens, salt))
         return self.contents[number]
 
 

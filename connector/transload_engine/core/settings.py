@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from transload_engine.core.hashes import NO_SEED, HashAlgorithm
 from transload_engine.core.timing import Profile
 
 
@@ -22,6 +23,8 @@ class CoreSettings:
         mean_answer_tokens: One token in so many ends an answer that may end; 0 for none.
         has_events: Whether cache events are kept.
         has_int_names: Whether events name blocks by integers or by 32 bytes.
+        hash_algorithm: How blocks are hashed (`--prefix-caching-hash-algo`).
+        hash_seed: Of vLLM's recipes (PYTHONHASHSEED).
     """
 
     block_size: int = 16
@@ -37,6 +40,8 @@ class CoreSettings:
     mean_answer_tokens: int = 0
     has_events: bool = True
     has_int_names: bool = True
+    hash_algorithm: HashAlgorithm = HashAlgorithm.TRANSLOAD
+    hash_seed: str = NO_SEED
     profile: Profile = field(default_factory=Profile)
 
     def __post_init__(self) -> None:
