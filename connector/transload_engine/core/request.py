@@ -5,11 +5,14 @@ import hashlib
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from transload_engine.core.blocks import Block
 from transload_engine.core.handoff import Handoff
 from transload_engine.core.hashes import OWN_HASH, BlockHash
 from transload_engine.core.runner import Sampling
+
+GREEDY: Final = Sampling()
 
 
 class Status(enum.Enum):
@@ -53,7 +56,7 @@ class Ask:
     stop_token_ids: frozenset[int] = frozenset()
     cache_salt: str | None = None
     choice: int = 0
-    sampling: Sampling = Sampling()
+    sampling: Sampling = GREEDY
     hands_off: bool = False
     handoff: Handoff | None = None
 

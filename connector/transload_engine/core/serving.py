@@ -4,7 +4,6 @@ Requests, the blocks they hold, the leases they leave and the events of it all. 
 other engine, and not where tokens come from: that is what its kinds differ in.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 

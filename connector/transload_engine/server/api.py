@@ -15,29 +15,27 @@ from transload_engine.server.metrics import exposition
 from transload_engine.server.rank import Rank
 from transload_engine.server.wants import (
     Body,
-    Limits,
     Refusal,
     Want,
     invalid,
     read_body,
-    read_want,
     unknown_model,
 )
 
 if TYPE_CHECKING:
-    from transload_engine.server.engine import SimulatedEngine
+    from transload_engine.server.engine import Engine, SimulatedEngine
 
 Scope = dict[str, Any]
 Message = dict[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
-Asked = tuple["Request", Send]
+
+Route = Callable[["Request"], Awaitable[bytes]]
 
 JSON = b"application/json"
 SSE = b"text/event-stream; charset=utf-8"
 METRICS = b"text/plain; version=1.0.0; charset=utf-8"
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
-VERSION = "0.32.0"
 _encode = msgspec.json.Encoder().encode
 _REFUSED = Refusal("Engine core is dead", status=503, kind="ServiceUnavailableError")
 
@@ -62,17 +60,15 @@ class Request:
 class Api:
     """The ASGI application of one engine."""
 
-    def __init__(self, engine: "SimulatedEngine") -> None:
+    def __init__(self, engine: "Engine[Any]") -> None:
         self._engine = engine
-        self._routes: dict[str, tuple[str, Callable[[Request], Awaitable[bytes]]]] = {
+        self._routes: dict[str, tuple[str, Route]] = {
             "/v1/models": ("GET", self._models),
             "/version": ("GET", self._version),
             "/kv_event_sources": ("GET", self._sources),
             "/tokenize": ("POST", self._tokenize),
             "/detokenize": ("POST", self._detokenize),
             "/reset_prefix_cache": ("POST", self._reset),
-            "/simulate/fault": ("POST", self._fault),
-            "/simulate/die": ("POST", self._die),
         }
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -80,18 +76,19 @@ class Api:
         body = await _read(receive)
         if body is None:
             return
-        request = Request(scope, receive, body)
-        faults = self._engine.faults
-        is_control = request.path.startswith("/simulate/")
-        if faults.hangs and not is_control:
-            await _left(receive)
-            return
+        await self._respond(Request(scope, receive, body), send)
+
+    async def _respond(self, request: Request, send: Send) -> None:
         try:
-            if faults.refuses and not is_control:
-                raise _REFUSED
+            self._admit(request)
             await self._serve(request, send)
         except Refusal as refusal:
             await _answer(send, refusal.status, _encode(refusal.body))
+
+    def _admit(self, request: Request) -> None:
+        """Refuse what cannot be served now, whatever it asks for."""
+        if self._engine.refuses:
+            raise _REFUSED
 
     async def _serve(self, request: Request, send: Send) -> None:
         if request.path in (CHAT, COMPLETIONS):
@@ -117,7 +114,7 @@ class Api:
         body = read_body(request.body)
         rank = self._engine.choose_rank(request.header(b"x-data-parallel-rank"))
         try:
-            want = self._want(body, is_chat=request.path == CHAT)
+            want = self._engine.read(body, is_chat=request.path == CHAT)
             if rank is None:
                 most = self._engine.spec.num_ranks
                 asked = request.header(b"x-data-parallel-rank")
@@ -128,23 +125,19 @@ class Api:
             raise
         await self._run(request, send, want, rank)
 
-    def _want(self, body: Body, *, is_chat: bool) -> Want:
-        spec = self._engine.spec
-        limits = Limits(spec.model, spec.core.max_model_tokens, spec.default_max_tokens)
-        return read_want(body, self._engine.tokenizer, limits, is_chat=is_chat)
-
     def _give_up(self, body: Body) -> None:
         """Have the blocks of a refused request freed, as vLLM's connector does."""
         handoff = Handoff.read(body.get("kv_transfer_params") or {})
         if handoff is not None and self._engine.spec.core.has_connector:
             self._engine.ranks[0].give_up(handoff)
 
-    async def _run(self, request: Request, send: Send, want: Want, rank: Rank) -> None:
+    async def _run(self, request: Request, send: Send, want: Want, rank: Rank[Any]) -> None:
         generation = Generation(
             want,
             rank,
             self._engine.tokenizer,
             request.header(b"x-request-id"),
+            fingerprint=self._engine.identity.fingerprint,
             reports_cached=self._engine.spec.reports_cached,
         )
         watch = asyncio.create_task(_watch(request.receive, generation))
@@ -182,7 +175,7 @@ class Api:
             "id": spec.model,
             "object": "model",
             "created": created,
-            "owned_by": "vllm",
+            "owned_by": self._engine.identity.owner,
             "root": spec.model,
             "parent": None,
             "max_model_len": spec.core.max_model_tokens,
@@ -191,7 +184,7 @@ class Api:
         return _encode({"object": "list", "data": [card]})
 
     async def _version(self, request: Request) -> bytes:
-        return _encode({"version": VERSION})
+        return _encode({"version": self._engine.identity.version})
 
     async def _sources(self, request: Request) -> bytes:
         return _encode(self._engine.event_sources())
@@ -241,19 +234,45 @@ class Api:
         done = [rank.core.reset_prefix_cache() for rank in self._engine.ranks]
         return _encode({"success": all(done)})
 
+
+class SimulatedApi(Api):
+    """The same for a simulated engine, with its faults and the ways to cause them."""
+
+    def __init__(self, engine: "SimulatedEngine") -> None:
+        super().__init__(engine)
+        self._simulated = engine
+        self._routes |= {
+            "/simulate/fault": ("POST", self._fault),
+            "/simulate/die": ("POST", self._die),
+        }
+
+    async def _respond(self, request: Request, send: Send) -> None:
+        if self._simulated.faults.hangs and not _is_control(request):
+            await _left(request.receive)
+            return
+        await super()._respond(request, send)
+
+    def _admit(self, request: Request) -> None:
+        if not _is_control(request):
+            super()._admit(request)
+
     async def _fault(self, request: Request) -> bytes:
         try:
             faults = msgspec.json.decode(request.body or b"{}", type=Faults)
         except msgspec.DecodeError as error:
             raise Refusal(str(error)) from error
-        self._engine.set_faults(faults)
+        self._simulated.set_faults(faults)
         return _encode(faults)
 
     async def _die(self, request: Request) -> bytes:
         """Be killed behind this answer; `{"for_s": 2}` says after how long to come back, empty."""
         asked = read_body(request.body or b"{}").get("for_s")
-        self._engine.die(None if asked is None else float(asked))
+        self._simulated.die(None if asked is None else float(asked))
         return b"{}"
+
+
+def _is_control(request: Request) -> bool:
+    return request.path.startswith("/simulate/")
 
 
 async def _read(receive: Receive) -> bytes | None:

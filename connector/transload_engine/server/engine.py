@@ -1,4 +1,4 @@
-"""One simulated engine: its ranks, its address, and what can be done to it while it runs."""
+"""One engine as it is served, and the simulated one: what can be done to it while it runs."""
 
 import asyncio
 import contextlib
@@ -6,7 +6,7 @@ import itertools
 import uuid
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import msgspec
 import zmq
@@ -14,16 +14,20 @@ import zmq
 from transload_engine.core.engine_core import EngineCore
 from transload_engine.core.events import EventForm
 from transload_engine.core.handoff import Origin
+from transload_engine.core.serving import ServingCore
 from transload_engine.core.settings import CoreSettings
-from transload_engine.server.api import Api
+from transload_engine.server.api import Api, SimulatedApi
 from transload_engine.server.faults import Faults
 from transload_engine.server.listen import HttpServer
 from transload_engine.server.peers import Peers, SideChannel
 from transload_engine.server.publisher import BUFFER_STEPS, HIGH_WATER, EventPublisher, advertised
 from transload_engine.server.rank import Rank
+from transload_engine.server.simulated_rank import SimulatedRank
 from transload_engine.server.tokens import ByteTokenizer, Tokenizer
+from transload_engine.server.wants import Body, Limits, Want, read_want
 
 LOOPBACK = "127.0.0.1"
+AnyRank = TypeVar("AnyRank", bound=Rank[Any])
 
 
 @dataclass(frozen=True)
@@ -100,7 +104,131 @@ def _check_ports(*ports: int) -> None:
             raise ValueError(f"a port is at most 65535, and 0 is any; got {port}")
 
 
-class SimulatedEngine:
+@dataclass(frozen=True)
+class Identity:
+    """What an engine says it is.
+
+    Attributes:
+        owner: Of its models.
+        fingerprint: `system_fingerprint` of answers.
+    """
+
+    owner: str
+    version: str
+    fingerprint: str
+
+
+VLLM = Identity("vllm", "0.32.0", "vllm-0.32.0-simulated")
+"""What a simulated engine passes itself off as."""
+
+
+class Engine(Generic[AnyRank]):
+    """What engines of either kind are to the HTTP surface.
+
+    Args:
+        spec: What to be.
+        identity: What to say it is.
+        context: Of ZMQ; must outlive the engine.
+        tokenizer: Of its model.
+        api: The ASGI application, made for this engine.
+    """
+
+    def __init__(
+        self,
+        spec: EngineSpec,
+        identity: Identity,
+        context: zmq.Context[zmq.Socket[bytes]],
+        tokenizer: Tokenizer,
+        api: Api,
+    ) -> None:
+        self.spec = spec
+        self.identity = identity
+        self.tokenizer = tokenizer
+        self.ranks: list[AnyRank] = []
+        self._context = context
+        self._turns = itertools.count()
+        self._server = HttpServer(api)
+
+    @property
+    def refuses(self) -> bool:
+        """Whether the core is dead: everything is answered 503."""
+        raise NotImplementedError
+
+    def read(self, body: Body, *, is_chat: bool) -> Want:
+        """What a body asks for.
+
+        Raises:
+            Refusal: Whatever vLLM would refuse.
+        """
+        spec = self.spec
+        limits = Limits(spec.model, spec.core.max_model_tokens, spec.default_max_tokens)
+        return read_want(body, self.tokenizer, limits, is_chat=is_chat)
+
+    @property
+    def url(self) -> str:
+        """Base URL; valid once started."""
+        return f"http://{self.spec.host}:{self.spec.port}"
+
+    @property
+    def cores(self) -> list[ServingCore]:
+        """Of each rank."""
+        return [rank.core for rank in self.ranks]
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it can be reached."""
+        return self._server.is_listening
+
+    def _publisher(self, number: int) -> EventPublisher | None:
+        ports = self.spec.ports
+        if ports is None:
+            return None
+        events = f"tcp://{self.spec.host}:{ports.events + number if ports.events else '*'}"
+        replay = f"tcp://{self.spec.host}:{ports.replay + number if ports.replay else '*'}"
+        return EventPublisher(self._context, events, replay, ports.topic, ports.buffer_steps)
+
+    def choose_rank(self, header: str | None) -> AnyRank | None:
+        """The rank that a request's header names, else the least loaded; None for no such rank."""
+        with contextlib.suppress(ValueError):
+            if header is not None:
+                number = int(header)
+                return self.ranks[number] if 0 <= number < len(self.ranks) else None
+        start = next(self._turns)
+        turned = [self.ranks[(start + each) % len(self.ranks)] for each in range(len(self.ranks))]
+        return min(turned, key=lambda rank: rank.core.num_running + rank.core.num_waiting)
+
+    def event_sources(self) -> dict[str, Any]:
+        """The answer of `/kv_event_sources`."""
+        publishers = {rank.number: rank.publisher for rank in self.ranks if rank.publisher}
+        topic = self.spec.ports.topic if self.spec.ports else ""
+        return {
+            str(number): {
+                "enable_kv_cache_events": True,
+                "publisher": "zmq",
+                "endpoint": advertised(publisher.endpoint),
+                "replay_endpoint": advertised(publisher.replay_endpoint),
+                "buffer_steps": self.spec.ports.buffer_steps if self.spec.ports else 0,
+                "hwm": HIGH_WATER,
+                "max_queue_size": HIGH_WATER,
+                "topic": topic,
+            }
+            for number, publisher in publishers.items()
+        }
+
+    def description(self) -> bytes:
+        """One line of JSON for whoever started the process."""
+        return msgspec.json.encode(
+            {
+                "name": self.spec.name,
+                "url": self.url,
+                "model": self.spec.model,
+                "num_ranks": self.spec.num_ranks,
+                "kv_event_sources": self.event_sources(),
+            }
+        )
+
+
+class SimulatedEngine(Engine[SimulatedRank]):
     """See the module. `start` and `stop` may alternate; each start is that of an empty engine.
 
     Args:
@@ -117,31 +245,16 @@ class SimulatedEngine:
         context: zmq.Context[zmq.Socket[bytes]],
         tokenizer: Tokenizer | None = None,
     ) -> None:
-        self.spec = spec
-        self.tokenizer: Tokenizer = tokenizer or ByteTokenizer()
+        super().__init__(spec, VLLM, context, tokenizer or ByteTokenizer(), SimulatedApi(self))
         self.faults = Faults()
-        self.ranks: list[Rank] = []
         self._peers = peers
-        self._context = context
         self._side_channels: list[SideChannel] = []
-        self._turns = itertools.count()
-        self._server = HttpServer(Api(self))
         self._tasks: set[asyncio.Task[None]] = set()
 
     @property
-    def url(self) -> str:
-        """Base URL; valid once started."""
-        return f"http://{self.spec.host}:{self.spec.port}"
-
-    @property
-    def cores(self) -> list[EngineCore]:
-        """Of each rank."""
-        return [rank.core for rank in self.ranks]
-
-    @property
-    def is_running(self) -> bool:
-        """Whether it can be reached."""
-        return self._server.is_listening
+    def refuses(self) -> bool:
+        """See `Engine`."""
+        return self.faults.refuses
 
     async def start(self) -> None:
         """Be reachable, with empty caches and no faults, where it was before if it was."""
@@ -157,7 +270,7 @@ class SimulatedEngine:
         core = EngineCore(spec.core, origin, self.tokenizer.answer_ids, self.tokenizer.eos)
         publisher = self._publisher(number)
         form = spec.ports.form if spec.ports else EventForm.MAP
-        rank = Rank(core, number, self._peers, self.faults, publisher, form, spec.speed)
+        rank = SimulatedRank(core, number, self._peers, self.faults, publisher, form, spec.speed)
         channel = SideChannel(rank)
         wanted = spec.side_channel_port and spec.side_channel_port + number
         port = await channel.start(origin.host, wanted)
@@ -166,14 +279,6 @@ class SimulatedEngine:
         self._side_channels.append(channel)
         self.ranks.append(rank)
         rank.start()
-
-    def _publisher(self, number: int) -> EventPublisher | None:
-        ports = self.spec.ports
-        if ports is None:
-            return None
-        events = f"tcp://{self.spec.host}:{ports.events + number if ports.events else '*'}"
-        replay = f"tcp://{self.spec.host}:{ports.replay + number if ports.replay else '*'}"
-        return EventPublisher(self._context, events, replay, ports.topic, ports.buffer_steps)
 
     async def stop(self) -> None:
         """Be gone at once, as a process that is killed."""
@@ -213,43 +318,3 @@ class SimulatedEngine:
         if for_s is not None:
             await asyncio.sleep(for_s)
             await self.start()
-
-    def choose_rank(self, header: str | None) -> Rank | None:
-        """The rank that a request's header names, else the least loaded; None for no such rank."""
-        with contextlib.suppress(ValueError):
-            if header is not None:
-                number = int(header)
-                return self.ranks[number] if 0 <= number < len(self.ranks) else None
-        start = next(self._turns)
-        turned = [self.ranks[(start + each) % len(self.ranks)] for each in range(len(self.ranks))]
-        return min(turned, key=lambda rank: rank.core.num_running + rank.core.num_waiting)
-
-    def event_sources(self) -> dict[str, Any]:
-        """The answer of `/kv_event_sources`."""
-        publishers = {rank.number: rank.publisher for rank in self.ranks if rank.publisher}
-        topic = self.spec.ports.topic if self.spec.ports else ""
-        return {
-            str(number): {
-                "enable_kv_cache_events": True,
-                "publisher": "zmq",
-                "endpoint": advertised(publisher.endpoint),
-                "replay_endpoint": advertised(publisher.replay_endpoint),
-                "buffer_steps": self.spec.ports.buffer_steps if self.spec.ports else 0,
-                "hwm": HIGH_WATER,
-                "max_queue_size": HIGH_WATER,
-                "topic": topic,
-            }
-            for number, publisher in publishers.items()
-        }
-
-    def description(self) -> bytes:
-        """One line of JSON for whoever started the process."""
-        return msgspec.json.encode(
-            {
-                "name": self.spec.name,
-                "url": self.url,
-                "model": self.spec.model,
-                "num_ranks": self.spec.num_ranks,
-                "kv_event_sources": self.event_sources(),
-            }
-        )

@@ -6,9 +6,9 @@ import uuid
 from collections.abc import AsyncIterator
 from typing import Any
 
-from transload_engine.core.engine_core import Output
 from transload_engine.core.handoff import Handoff
 from transload_engine.core.request import Ask, Finish
+from transload_engine.core.serving import Output
 from transload_engine.server.rank import Rank
 from transload_engine.server.shapes import DONE, Choice, Shapes, event
 from transload_engine.server.tokens import AnswerText, Tokenizer
@@ -34,16 +34,18 @@ class Generation:
         rank: That serves it.
         tokenizer: The engine's.
         asked_id: The client's id of the request, None where it gave none.
+        fingerprint: Of the engine.
         reports_cached: Whether usage tells of cached tokens.
     """
 
     def __init__(
         self,
         want: Want,
-        rank: Rank,
+        rank: Rank[Any],
         tokenizer: Tokenizer,
         asked_id: str | None,
         *,
+        fingerprint: str,
         reports_cached: bool,
     ) -> None:
         prefix = "chatcmpl" if want.is_chat else "cmpl"
@@ -52,7 +54,7 @@ class Generation:
         self.handoff: dict[str, Any] | None = None
         self._want = want
         self._rank = rank
-        self._shapes = Shapes(want, answer_id, int(time.time()), reports_cached)
+        self._shapes = Shapes(want, answer_id, int(time.time()), fingerprint, reports_cached)
         self._texts: list[AnswerText] = []
         self._untold: list[str] = []
         # What may become a stop string is held back until it cannot, as in vLLM's detokenizer.

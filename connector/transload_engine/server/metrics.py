@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from transload_engine.core.engine_core import EngineCore
 from transload_engine.core.request import Finish
+from transload_engine.core.serving import ServingCore
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class _Series:
     samples: dict[str, float]
 
 
-def exposition(cores: Sequence[EngineCore], model: str) -> bytes:
+def exposition(cores: Sequence[ServingCore], model: str) -> bytes:
     """All series of an engine, one sample a rank."""
     lines: list[str] = []
     for of_ranks in zip(*map(_series, cores), strict=True):
@@ -34,7 +34,7 @@ def exposition(cores: Sequence[EngineCore], model: str) -> bytes:
     return ("\n".join(lines) + "\n").encode()
 
 
-def _series(core: EngineCore) -> Iterable[_Series]:
+def _series(core: ServingCore) -> Iterable[_Series]:
     counters, settings, leases = core.counters, core.settings, core.leases
     yield _Series("num_requests_running", "gauge", {"": core.num_running})
     yield _Series("num_requests_waiting", "gauge", {"": core.num_waiting})

@@ -9,7 +9,6 @@ from transload_engine.core.request import Finish
 from transload_engine.server.wants import Want
 
 Members = dict[str, Any]
-FINGERPRINT = "vllm-0.32.0-simulated"
 DONE = b"data: [DONE]\n\n"
 _encoder = msgspec.json.Encoder()
 
@@ -41,6 +40,7 @@ class Shapes:
     """One request's answers.
 
     Attributes:
+        fingerprint: Of the engine.
         reports_cached: Whether usage tells of cached tokens (`--enable-prompt-tokens-details`).
         num_cached: Prompt tokens that were not computed, once that is known.
     """
@@ -48,6 +48,7 @@ class Shapes:
     want: Want
     answer_id: str
     created: int
+    fingerprint: str
     reports_cached: bool
     num_cached: int | None = None
 
@@ -90,7 +91,7 @@ class Shapes:
             "model": self.want.model,
             "choices": [self._whole_choice(choice) for choice in choices],
             "service_tier": None,
-            "system_fingerprint": FINGERPRINT,
+            "system_fingerprint": self.fingerprint,
             "usage": self.usage(choices, is_whole=True),
         }
         if self.want.is_chat:
@@ -179,7 +180,7 @@ class Shapes:
             {
                 **self._chunk(None),
                 "usage": self.usage(choices, is_whole=False),
-                "system_fingerprint": FINGERPRINT,
+                "system_fingerprint": self.fingerprint,
             }
         )
 
