@@ -44,16 +44,19 @@ _NEEDS_WINDOW: Final = {
 }
 """By kind: whether `window` must be above zero, or must be zero; None: either."""
 
+_KEYS: Final = ("k", "k_code", "index_k")
+_STATES: Final = ("ssm", "ssm_h", *(f"conv_{part}" for part in "qkvxbc"))
+
 _NEEDS_ROLE: Final = {
-    "full": "k",
-    "sliding_window": "k",
-    "chunked_local": "k",
-    "mla": "latent",
-    "sliding_window_mla": "latent",
-    "cross": "k",
-    "recurrent": "ssm",
+    "full": _KEYS,
+    "sliding_window": _KEYS,
+    "chunked_local": _KEYS,
+    "mla": ("latent",),
+    "sliding_window_mla": ("latent",),
+    "cross": _KEYS,
+    "recurrent": _STATES,
 }
-"""By kind: a role that tells which set of roles it has; others may have any."""
+"""By kind: roles of which one tells the kind's sets from others; where there is none, any goes."""
 
 
 def check(descriptor: Descriptor) -> None:
@@ -82,9 +85,7 @@ def check(descriptor: Descriptor) -> None:
         _check_layers(descriptor.model, group, path)
         check_roles(group, path)
         check_codec(group, path)
-        needed = _NEEDS_ROLE.get(group.kind)
-        if needed and group.role(needed) is None:
-            raise Contradiction(f"kind {group.kind!r} needs the role {needed!r}", f"{path}.roles")
+        _check_kind_has_its_role(group, path)
     _check_layers_held_once(descriptor)
     _check_tables(descriptor)
     check_pages(descriptor)
@@ -201,6 +202,14 @@ def _check_group(group: Group, path: str) -> None:
     _check_owner(group, f"{path}.owner")
 
 
+def _check_kind_has_its_role(group: Group, path: str) -> None:
+    needed = _NEEDS_ROLE.get(group.kind)
+    if needed is None or any(group.role(name) for name in (*needed, "page")):
+        return
+    names = " or ".join(map(repr, needed))
+    raise Contradiction(f"kind {group.kind!r} needs the role {names}", f"{path}.roles")
+
+
 def _check_states(group: Group, path: str) -> None:
     numerator, denominator = group.tokens_per_state
     _check_range(numerator, 1, MAX_BLOCK_TOKENS, path)
@@ -268,12 +277,16 @@ def _check_layers(model: Model, group: Group, path: str) -> None:
 
 
 def _check_layers_held_once(descriptor: Descriptor) -> None:
-    """A layer's role is in one group; what the engine rebuilds from it may be in another."""
-    held: dict[tuple[int, str, bool], int] = {}
+    """A layer's role is in one group; what the engine rebuilds from it may be in another.
+
+    Cross attention counts as a layer of its own, and so do rings: they hold other positions.
+    """
+    held: dict[tuple[int, str, str, bool], int] = {}
     for index, group in enumerate(descriptor.groups):
+        apart = group.kind if group.kind in ("cross", "ring") else ""
         for role in group.roles:
             for layer in group.layers:
-                other = held.setdefault((layer, role.role, group.transferable), index)
+                other = held.setdefault((layer, role.role, apart, group.transferable), index)
                 if other != index:
                     raise Contradiction(
                         f"{role.role!r} of layer {layer} is in groups[{other}] too",

@@ -4,16 +4,19 @@ from math import prod
 from typing import Final
 
 from transload_abi.canonical import AXES
-from transload_abi.codecs import CODECS, scale_param
+from transload_abi.codecs import CODECS, CodecRule, rotation_param, scale_param
 from transload_abi.dtypes import DTYPES
 from transload_abi.errors import Contradiction, LimitExceeded, MalformedDescriptor, UnknownPart
 from transload_abi.floats import read_float
 from transload_abi.limits import MAX_AXIS
 from transload_abi.roles import ROLES
 from transload_abi.tree import join, quote
-from transload_abi.types import Codec, Group, Role
+from transload_abi.types import Group, Param, Role
 
 _NO_HEADS: Final = (0, 1, 1)
+
+_MAX_CODE_BITS: Final = 8
+"""Of a key's or a value's code: codes are packed into bytes."""
 
 
 def check_roles(group: Group, path: str) -> None:
@@ -74,15 +77,41 @@ def check_codec(group: Group, path: str) -> None:
                 f"codec {codec.id!r} has {sorted(dtypes[role.role])}, got {role.dtype!r}",
                 f"{path}.roles[{index}].dtype",
             )
-        share = rule.group_elements.get(role.role)
-        scales = group.role(rule.scale_role.get(role.role, ""))
-        if share and scales and scales.shape["G"] * share != role.shape["D"]:
-            raise Contradiction(
-                f"{scales.shape['G']} scales of {share} elements for {role.shape['D']}",
-                f"{path}.roles[{index}].shape",
-            )
-    due = {scale_param(name) for name in names} if rule.has_scales_param else set()
-    _check_params(codec, due, len(group.layers), f"{where}.params")
+        _check_groups(group, role, rule, f"{path}.roles[{index}].shape")
+    _check_one_name(group, path)
+    if codec.id == "opaque" and not group.opaque:
+        raise Contradiction("expected a text where the codec is opaque", f"{path}.opaque")
+    _check_params(group, rule, f"{where}.params")
+
+
+def _check_groups(group: Group, role: Role, rule: CodecRule, path: str) -> None:
+    """The elements that share a scale."""
+    share = rule.group_elements.get(role.role)
+    if share is None:
+        return
+    scales = group.role(rule.scale_role[role.role])
+    assert scales, "the codec's set of roles has its scales"
+    num_groups, num_elements = scales.shape["G"], role.shape["D"]
+    if share and num_groups * share != num_elements:
+        raise Contradiction(f"{num_groups} scales of {share} elements for {num_elements}", path)
+    if num_elements % num_groups or num_elements == num_groups:
+        raise Contradiction(
+            f"{num_groups} scales for {num_elements} elements: expected two or more for each", path
+        )
+
+
+def _check_one_name(group: Group, path: str) -> None:
+    """What `fp8_ds_mla_656` says nobody says otherwise, so that equal pages have equal names."""
+    if group.codec.id != "block_scaled" or group.codec.params:
+        return
+    dtypes = {role.role: role.dtype for role in group.roles}
+    if dtypes != {"latent": "e4m3", "latent_scale": "f32", "rope": "bf16"}:
+        return
+    latent, scales = group.role("latent"), group.role("latent_scale")
+    assert latent, "it is among the names"
+    assert scales, "it is among the names"
+    if latent.shape["D"] == 128 * scales.shape["G"]:
+        raise Contradiction("expected 'fp8_ds_mla_656' for such roles", f"{path}.codec.id")
 
 
 def _check_dtype(role: Role, path: str) -> None:
@@ -144,16 +173,51 @@ def _check_digits(role: Role, path: str) -> None:
             )
 
 
-def _check_params(codec: Codec, due: set[str], num_layers: int, path: str) -> None:
-    for name in codec.params:
-        if name not in due:
-            raise UnknownPart(f"codec {codec.id!r} has no such parameter", join(path, name))
-    for name in sorted(due):
-        where, scales = join(path, name), codec.params.get(name)
-        if not isinstance(scales, list) or len(scales) != num_layers:
-            raise Contradiction(f"expected a list of {num_layers} scales, one per layer", where)
-        for index, scale in enumerate(scales):
-            if not isinstance(scale, str) or not scale.startswith("f32:"):
-                raise MalformedDescriptor("expected 'f32:' and hex digits", f"{where}[{index}]")
-            if read_float(scale, f"{where}[{index}]") <= 0:
-                raise Contradiction(f"{scale} is not above zero", f"{where}[{index}]")
+def _check_params(group: Group, rule: CodecRule, path: str) -> None:
+    params = group.codec.params
+    scales, rotations = _scale_params(group, rule), _rotation_params(group, rule)
+    known = {*scales, *rotations, *rule.text_params, *rule.integer_params}
+    for name in params:
+        if name not in known:
+            raise UnknownPart(f"codec {group.codec.id!r} has no such parameter", join(path, name))
+    if rule.has_scales_param or not params.keys().isdisjoint(scales):
+        for name in scales:
+            _check_scales(params.get(name), len(group.layers), join(path, name))
+    for name in (*rule.text_params, *sorted(rotations & params.keys())):
+        _check_text(params.get(name), join(path, name))
+    for name in rule.integer_params:
+        bits = params.get(name)
+        if not isinstance(bits, int) or not 1 <= bits <= _MAX_CODE_BITS:
+            raise Contradiction(f"expected 1 to {_MAX_CODE_BITS}", join(path, name))
+
+
+def _scale_params(group: Group, rule: CodecRule) -> list[str]:
+    """Of all roles that may have a scale for each layer, sorted."""
+    names = {role.role for role in group.roles}
+    if not rule.has_scales_param:
+        names &= rule.scale_role.keys() if rule.may_have_scales_param else set()
+    return sorted(map(scale_param, names))
+
+
+def _rotation_params(group: Group, rule: CodecRule) -> set[str]:
+    if not rule.may_be_rotated:
+        return set()
+    return {rotation_param(role.role) for role in group.roles if role.role in rule.scale_role}
+
+
+def _check_scales(scales: Param | None, num_layers: int, path: str) -> None:
+    if not isinstance(scales, list) or len(scales) != num_layers:
+        raise Contradiction(f"expected a list of {num_layers} scales, one per layer", path)
+    for index, scale in enumerate(scales):
+        where = f"{path}[{index}]"
+        if not isinstance(scale, str) or not scale.startswith("f32:"):
+            raise MalformedDescriptor("expected 'f32:' and hex digits", where)
+        if read_float(scale, where) <= 0:
+            raise Contradiction(f"{scale} is not above zero", where)
+
+
+def _check_text(text: Param | None, path: str) -> None:
+    if not isinstance(text, str) or not text:
+        raise Contradiction("expected a text that is not empty", path)
+    if text.startswith(("f32:", "f64:")):
+        read_float(text, path)
