@@ -1,6 +1,7 @@
 """How large the parts of a conversation may be, and how long a side waits for the other.
 
-A side refuses what is beyond the sizes before it spends memory on it.
+A side refuses what is beyond the sizes before it spends memory on it. Sizes that descriptors have
+as well are those of `transload_abi.limits`.
 """
 
 from typing import Final
@@ -24,19 +25,37 @@ MAX_OPEN: Final = 1024
 """Handoffs that a session has open, and answers that a reader waits for."""
 
 MAX_RANGES: Final = 4096
-"""Ranges of blocks in one read: what fits into a message."""
+"""Ranges of blocks in one message: of a read, or of all tables of a lease. 45 kB at most."""
 
 MAX_READERS: Final = 1 << 16
 """Of one handoff."""
 
 MAX_NAME_CHARS: Final = 256
-"""Of an engine, a handoff, a lease, a reader, a group."""
+"""Of an engine, a generation, a handoff, a lease, a reader."""
 
 MAX_REASON_CHARS: Final = 500
 """Of a sentence for an operator."""
 
 MAX_FEATURES: Final = 64
+MAX_FEATURE_CHARS: Final = 64
 MAX_VERSIONS: Final = 16
+MAX_VERSION: Final = (1 << 16) - 1
+
+NONCE_DIGITS: Final = 64
+"""Hex digits of a nonce, and of a proof: 32 bytes."""
+
+SESSION_DIGITS: Final = 32
+"""Hex digits of a session's name."""
 
 MAX_ID: Final = (1 << 32) - 1
 """Of a request or read; ids of a session ascend, and a session ends before they do not fit."""
+
+MAX_TERM_MS: Final = (1 << 32) - 1
+"""Of a lease: 49 days."""
+
+OPENING_S: Final = 30.0
+"""From a connection to `accept`, and to `attach` on a data stream: a side may close thereafter. It
+leaves room to compare descriptors of some thousand pools on a busy machine."""
+
+SILENCE_S: Final = 30.0
+"""Without a byte where one is owed: a side may take the other for dead."""

@@ -107,8 +107,8 @@ class Read(Message, frozen=True):
         group: Of the holder's descriptor.
         blocks: Ranges of positions in the handoff's list of the group's table; not block ids.
         layers: Range of the group's layer positions; None for all.
-        heads: First head and end, of the model's numbers; None for all that are held. Only with
-            form `elements`.
+        heads: Range of the model's head numbers; None for all that are held. Only with form
+            `elements`.
         form: What is sent.
         stream: On which the data come; 0: the control stream.
         checksums: Whether each data frame has one.
@@ -126,8 +126,10 @@ class Read(Message, frozen=True):
 
 
 class Cancel(Message, frozen=True):
-    """Send no more of a read; what ended it comes as its answer: `Cancelled`, or `ReadEnd`, `Expired`
-    or `Error` where that was under way.
+    """Send no more of a read.
+
+    What ends it comes as its one answer: `Cancelled`, or `ReadEnd`, `Expired` or `Error` where that
+    was under way.
 
     Attributes:
         id: Of the read.
