@@ -19,6 +19,7 @@ from transload_engine.server.wants import (
     Want,
     invalid,
     read_body,
+    template_values,
     unknown_model,
 )
 
@@ -196,7 +197,10 @@ class Api:
             generates = body.get("add_generation_prompt", True)
             try:
                 ids = tokenizer.encode_chat(
-                    body["messages"], body.get("tools"), add_generation_prompt=generates
+                    body["messages"],
+                    body.get("tools"),
+                    add_generation_prompt=generates,
+                    values=template_values(body),
                 )
             except ValueError as error:
                 raise Refusal(str(error)) from error

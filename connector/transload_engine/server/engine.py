@@ -161,7 +161,12 @@ class Engine(Generic[AnyRank]):
             Refusal: Whatever vLLM would refuse.
         """
         spec = self.spec
-        limits = Limits(spec.model, spec.core.max_model_tokens, spec.default_max_tokens)
+        limits = Limits(
+            model=spec.model,
+            max_model_tokens=spec.core.max_model_tokens,
+            default_max_tokens=spec.default_max_tokens,
+            vocab_size=self.tokenizer.vocab_size,
+        )
         return read_want(body, self.tokenizer, limits, is_chat=is_chat)
 
     @property

@@ -4,10 +4,12 @@ import asyncio
 import time
 import uuid
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 
 from transload_engine.core.handoff import Handoff
 from transload_engine.core.request import Ask, Finish
+from transload_engine.core.runner import Chosen
 from transload_engine.core.serving import Output
 from transload_engine.server.rank import Rank
 from transload_engine.server.shapes import DONE, Choice, Shapes, event
@@ -24,6 +26,14 @@ class LoadFailed(Refusal):
 
 class Gone(Exception):
     """The client has left."""
+
+
+Gain = tuple[Choice, str, list[Chosen]]
+"""What a choice gained: text, and the tokens of it or of text that is held back yet."""
+
+
+def _spell_id(token: int) -> str:
+    return f"token_id:{token}"
 
 
 class Generation:
@@ -54,7 +64,8 @@ class Generation:
         self.handoff: dict[str, Any] | None = None
         self._want = want
         self._rank = rank
-        self._shapes = Shapes(want, answer_id, int(time.time()), fingerprint, reports_cached)
+        spell = _spell_id if want.names_ids else tokenizer.name
+        self._shapes = Shapes(want, answer_id, int(time.time()), spell, fingerprint, reports_cached)
         self._texts: list[AnswerText] = []
         self._untold: list[str] = []
         # What may become a stop string is held back until it cannot, as in vLLM's detokenizer.
@@ -81,6 +92,9 @@ class Generation:
 
     def _ask(self, prompt: list[int], copy: int) -> Ask:
         want = self._want
+        sampling = want.sampling
+        if copy and sampling.seed is not None:
+            sampling = replace(sampling, seed=sampling.seed + copy)
         return Ask(
             prompt=prompt,
             max_tokens=want.max_tokens,
@@ -89,6 +103,7 @@ class Generation:
             stop_token_ids=want.stop_token_ids,
             cache_salt=want.cache_salt,
             choice=copy,
+            sampling=sampling,
             hands_off=bool(want.handoff.get("do_remote_decode")),
             handoff=Handoff.read(want.handoff),
         )
@@ -127,10 +142,10 @@ class Generation:
                 parts = []
                 if self._want.is_chat and not told:
                     parts = [self._shapes.role(choice) for choice in self.choices]
-                for choice, text, ids in gains:
+                for choice, text, chosen in gains:
                     is_first = choice.index not in told
                     told.add(choice.index)
-                    parts.append(self._shapes.delta(choice, text, ids, is_first=is_first))
+                    parts.append(self._shapes.delta(choice, text, chosen, is_first=is_first))
                 yield b"".join(parts)
         except LoadFailed as failure:
             yield event(failure.body) + DONE
@@ -138,7 +153,7 @@ class Generation:
         last = [self._shapes.final_usage(self.choices)] if self._want.includes_usage else []
         yield b"".join([*last, DONE])
 
-    async def _gains(self) -> AsyncIterator[list[tuple[Choice, str, list[int]]]]:
+    async def _gains(self) -> AsyncIterator[list[Gain]]:
         """What choices gained, until all have ended."""
         while any(choice.finish is None for choice in self.choices):
             await self._arrival.wait()
@@ -154,7 +169,7 @@ class Generation:
         self._arrived.append(output)
         self._arrival.set()
 
-    def _take(self, output: Output) -> tuple[Choice, str, list[int]] | None:
+    def _take(self, output: Output) -> Gain | None:
         choice = self.choices[self._ids[output.request_id]]
         if choice.finish is not None:
             return None
@@ -164,19 +179,24 @@ class Generation:
         if output.num_cached_tokens is not None:
             self._shapes.num_cached = self._cached(output.num_cached_tokens)
         self.handoff = output.handoff or self.handoff
-        ids = list(output.token_ids)
-        choice.token_ids += ids
+        chosen = [] if output.chosen is None else [output.chosen]
+        choice.chosen += chosen
+        choice.token_ids += output.token_ids
         choice.finish, choice.stop_reason = output.finish, output.stop_reason
-        text = self._told(choice, self._texts[choice.index].push(ids))
+        # A token that was asked to stop at is not part of the text, unless that was asked for, too.
+        is_stop_token = choice.stop_reason is not None and not self._want.keeps_stop
+        shown = () if is_stop_token else output.token_ids
+        text = self._told(choice, self._texts[choice.index].push(shown))
         if choice.finish is Finish.STOP and output.finish is None:
             self._rank.abort(output.request_id)
         choice.text += text
-        return choice, text, ids
+        return choice, text, chosen
 
     def _told(self, choice: Choice, text: str) -> str:
         """What can be told of a choice that gained this text; ends it at a stop string."""
         untold = self._untold[choice.index] + text
-        for stop in self._want.stop:
+        may_stop = len(choice.token_ids) > self._want.min_tokens
+        for stop in self._want.stop if may_stop else ():
             at = untold.find(stop)
             if at >= 0:
                 choice.finish, choice.stop_reason = Finish.STOP, stop

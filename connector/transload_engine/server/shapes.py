@@ -6,6 +6,8 @@ from typing import Any
 import msgspec
 
 from transload_engine.core.request import Finish
+from transload_engine.core.runner import Chosen
+from transload_engine.server.logprobs import Name, of_chat, of_completion
 from transload_engine.server.wants import Want
 
 Members = dict[str, Any]
@@ -25,6 +27,8 @@ class Choice:
     Attributes:
         prompt: Its prompt's tokens.
         stop_reason: The stop string or token that ended it.
+        chosen: Its tokens, with what was asked to be told about them.
+        num_named: Characters of its tokens as logprobs spell them, as far as those were told.
     """
 
     index: int
@@ -33,6 +37,8 @@ class Choice:
     token_ids: list[int] = field(default_factory=list)
     finish: Finish | None = None
     stop_reason: str | int | None = None
+    chosen: list[Chosen] = field(default_factory=list)
+    num_named: int = 0
 
 
 @dataclass
@@ -40,6 +46,7 @@ class Shapes:
     """One request's answers.
 
     Attributes:
+        spell: A token as logprobs have it.
         fingerprint: Of the engine.
         reports_cached: Whether usage tells of cached tokens (`--enable-prompt-tokens-details`).
         num_cached: Prompt tokens that were not computed, once that is known.
@@ -48,6 +55,7 @@ class Shapes:
     want: Want
     answer_id: str
     created: int
+    spell: Name
     fingerprint: str
     reports_cached: bool
     num_cached: int | None = None
@@ -118,7 +126,7 @@ class Shapes:
             }
         else:
             members["text"] = choice.text
-        members["logprobs"] = None
+        members["logprobs"] = self._logprobs(choice, choice.chosen)
         members["finish_reason"] = choice.finish
         members["stop_reason"] = choice.stop_reason
         members["token_ids"] = ids
@@ -144,25 +152,37 @@ class Shapes:
             members["usage"] = self.usage([choice], is_whole=False)
         return event(members)
 
-    def delta(self, choice: Choice, text: str, ids: list[int], *, is_first: bool) -> bytes:
+    def _logprobs(self, choice: Choice, chosen: list[Chosen]) -> Members | None:
+        """Those of a choice's next tokens, in the order in which they are told."""
+        num_asked = self.want.sampling.num_logprobs
+        if num_asked is None:
+            return None
+        if self.want.is_chat:
+            return of_chat(chosen, self.spell, num_asked)
+        told = of_completion(chosen, self.spell, num_asked, choice.num_named)
+        choice.num_named += sum(map(len, told["tokens"]))
+        return told
+
+    def delta(self, choice: Choice, text: str, chosen: list[Chosen], *, is_first: bool) -> bytes:
         """The event of what a choice has gained; its end, too, once `finish` is set.
 
         Args:
             choice: With the gain in it.
             text: Gained.
-            ids: Gained.
+            chosen: Gained.
             is_first: Whether the prompt's tokens go with it.
         """
-        told = ids if self.want.returns_ids else None
+        told = [each.token_id for each in chosen] if self.want.returns_ids else None
+        logprobs = self._logprobs(choice, chosen)
         members: Members = {"index": choice.index}
         if self.want.is_chat:
-            members |= {"delta": {"content": text}, "logprobs": None}
+            members |= {"delta": {"content": text}, "logprobs": logprobs}
             members["finish_reason"] = choice.finish
             if choice.finish is not None:
                 members["stop_reason"] = choice.stop_reason
             members["token_ids"] = told
         else:
-            members |= {"text": text, "logprobs": None, "finish_reason": choice.finish}
+            members |= {"text": text, "logprobs": logprobs, "finish_reason": choice.finish}
             members["stop_reason"] = choice.stop_reason
             with_prompt = is_first and self.want.returns_ids
             members["prompt_token_ids"] = choice.prompt if with_prompt else None

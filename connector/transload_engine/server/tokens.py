@@ -7,10 +7,17 @@
 * Decoding the tokens of an answer one by one gives the same text as decoding them together.
 """
 
+import functools
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
+
+from transload_engine.server.template import compile_template
+
+SPACE_MARK: Final = "\u2581"
+"""SentencePiece's, in a vocabulary's own spelling of its tokens."""
+NO_VALUES: Final[Mapping[str, Any]] = {}
 
 Message = dict[str, Any]
 
@@ -21,12 +28,15 @@ class Tokenizer(Protocol):
     Attributes:
         vocab_size: Ids are below this.
         eos: Id that ends an answer.
-        answer_ids: Ids that simulated answers are made of: plain text each.
     """
 
     vocab_size: int
     eos: int
-    answer_ids: Sequence[int]
+
+    @property
+    def answer_ids(self) -> Sequence[int]:
+        """Ids that simulated answers are made of: plain text each."""
+        ...
 
     def encode(self, text: str) -> list[int]:
         """Tokens of a text."""
@@ -36,10 +46,25 @@ class Tokenizer(Protocol):
         """Text of tokens, special ones left out."""
         ...
 
+    def name(self, token: int) -> str:
+        """One token as logprobs spell it, special ones too."""
+        ...
+
     def encode_chat(
-        self, messages: list[Message], tools: list[Any] | None, *, add_generation_prompt: bool
+        self,
+        messages: list[Message],
+        tools: list[Any] | None,
+        *,
+        add_generation_prompt: bool,
+        values: Mapping[str, Any] = NO_VALUES,
     ) -> list[int]:
         """Tokens of a conversation.
+
+        Args:
+            messages: As a body has them.
+            tools: Likewise.
+            add_generation_prompt: Whether an answer is begun.
+            values: More for the template to see.
 
         Raises:
             ValueError: The messages cannot be laid out.
@@ -80,7 +105,11 @@ class ByteTokenizer:
             raise ValueError(f"{vocab_size} ids are fewer than the {self.FIRST_WORD} of bytes")
         self.vocab_size = vocab_size
         self.eos = self.END
-        self.answer_ids: Sequence[int] = self.encode("abcdefghijklmnopqrstuvwxyz      ")
+
+    @functools.cached_property
+    def answer_ids(self) -> Sequence[int]:
+        """See `Tokenizer`."""
+        return self.encode("abcdefghijklmnopqrstuvwxyz      ")
 
     def encode(self, text: str) -> list[int]:
         """See `Tokenizer`."""
@@ -96,8 +125,17 @@ class ByteTokenizer:
                 raw.append(each - self.FIRST_BYTE)
         return raw.decode("utf-8", "replace")
 
+    def name(self, token: int) -> str:
+        """See `Tokenizer`."""
+        return self.decode([token])
+
     def encode_chat(
-        self, messages: list[Message], tools: list[Any] | None, *, add_generation_prompt: bool
+        self,
+        messages: list[Message],
+        tools: list[Any] | None,
+        *,
+        add_generation_prompt: bool,
+        values: Mapping[str, Any] = NO_VALUES,
     ) -> list[int]:
         """See `Tokenizer`."""
         ids: list[int] = []
@@ -133,7 +171,7 @@ class FolderTokenizer:
         config = json.loads((folder / "tokenizer_config.json").read_text())
         template = folder / "chat_template.jinja"
         source = template.read_text() if template.exists() else config.get("chat_template")
-        self._template = _compile(source) if source else None
+        self._template = compile_template(source) if source else None
         self._specials = {
             name: token if isinstance(token, str) else token["content"]
             for name, token in config.items()
@@ -144,9 +182,11 @@ class FolderTokenizer:
             raise ValueError(f"{folder} names no end-of-sequence token of its vocabulary")
         self.eos: int = eos
         self.vocab_size: int = self._fast.get_vocab_size()
-        self.answer_ids: Sequence[int] = [
-            each for each in range(self.vocab_size) if self._is_plain(each)
-        ]
+
+    @functools.cached_property
+    def answer_ids(self) -> Sequence[int]:
+        """See `Tokenizer`."""
+        return [each for each in range(self.vocab_size) if self._is_plain(each)]
 
     def _is_plain(self, token: int) -> bool:
         text = self._fast.decode([token])
@@ -162,21 +202,49 @@ class FolderTokenizer:
         text: str = self._fast.decode(list(ids))
         return text
 
+    def name(self, token: int) -> str:
+        """See `Tokenizer`; a space that decoding takes off is put back, as vLLM does."""
+        text: str = self._fast.decode([token], skip_special_tokens=False)
+        spelled = self._fast.id_to_token(token) or ""
+        return f" {text}" if spelled.startswith(SPACE_MARK) and not text.startswith(" ") else text
+
     def encode_chat(
-        self, messages: list[Message], tools: list[Any] | None, *, add_generation_prompt: bool
+        self,
+        messages: list[Message],
+        tools: list[Any] | None,
+        *,
+        add_generation_prompt: bool,
+        values: Mapping[str, Any] = NO_VALUES,
     ) -> list[int]:
         """See `Tokenizer`."""
         if self._template is None:
             raise ValueError("the tokenizer has no chat template")
-        turns = [{**each, "content": text_of(each.get("content"))} for each in messages]
-        text = self._template(
-            messages=turns,
-            tools=tools,
-            add_generation_prompt=add_generation_prompt,
+        seen = {
             **self._specials,
-        )
+            **values,
+            "messages": [_turn(each) for each in messages],
+            "tools": tools,
+            "add_generation_prompt": add_generation_prompt,
+        }
+        text = self._template(**seen)
         ids: list[int] = self._fast.encode(text, add_special_tokens=False).ids
         return ids
+
+
+def _turn(message: Message) -> Message:
+    """A message as templates expect it: text, and the arguments of calls as what they are."""
+    turn = {**message, "content": text_of(message.get("content"))}
+    if isinstance(message.get("tool_calls"), list):
+        turn["tool_calls"] = [_called(call) for call in message["tool_calls"]]
+    return turn
+
+
+def _called(call: Any) -> Any:
+    function = call.get("function") if isinstance(call, dict) else None
+    arguments = function.get("arguments") if isinstance(function, dict) else None
+    if not isinstance(function, dict) or not isinstance(arguments, str):
+        return call
+    return {**call, "function": {**function, "arguments": json.loads(arguments or "{}")}}
 
 
 def _fast(text: str) -> Any:
@@ -188,41 +256,6 @@ def _fast(text: str) -> Any:
         return FastTokenizer.from_str(text)
     except Exception as error:  # tokenizers raises nothing narrower
         raise ValueError(f"tokenizer.json: {error}") from error
-
-
-def _compile(source: str) -> Callable[..., str]:
-    """A chat template as transformers compiles it; the result raises ValueError where it does.
-
-    Raises:
-        ValueError: It is no template, or jinja2 is not installed.
-    """
-    try:
-        from jinja2.exceptions import TemplateError
-        from jinja2.sandbox import ImmutableSandboxedEnvironment
-    except ModuleNotFoundError as error:
-        raise ValueError(f"a chat template needs jinja2: {error}") from error
-
-    def refuse(message: str) -> None:
-        raise TemplateError(message)
-
-    def to_json(value: Any, indent: int | None = None) -> str:
-        return json.dumps(value, ensure_ascii=False, indent=indent)
-
-    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
-    environment.filters["tojson"] = to_json
-    environment.globals["raise_exception"] = refuse
-    try:
-        template = environment.from_string(source)
-    except TemplateError as error:
-        raise ValueError(f"chat template: {error}") from error
-
-    def render(**values: Any) -> str:
-        try:
-            return template.render(**values)
-        except TemplateError as error:
-            raise ValueError(str(error)) from error
-
-    return render
 
 
 class AnswerText:

@@ -6,7 +6,8 @@
   several errors, the first is reported.
 * A refusal says whether the request was looked at before: only then does vLLM tell prefill that
   the request's handoff will not be read.
-* What no simulation needs is accepted and ignored: sampling, logprobs, tool calls, templates.
+* What no simulation needs is accepted and ignored here: sampling, logprobs, formats. An engine with
+  a model reads or refuses that itself.
 """
 
 from dataclasses import dataclass, field
@@ -14,6 +15,8 @@ from typing import Any
 
 import msgspec
 
+from transload_engine.core.request import GREEDY
+from transload_engine.core.runner import Sampling
 from transload_engine.server.tokens import Tokenizer
 
 Body = dict[str, Any]
@@ -59,7 +62,9 @@ class Want:
 
     Attributes:
         prompts: Tokens of each prompt; one, unless several were given.
+        names_ids: Whether logprobs name tokens by their ids (`return_tokens_as_token_ids`).
         handoff: The request's `kv_transfer_params`, empty where it has none.
+        sampling: How a model chooses tokens.
     """
 
     is_chat: bool
@@ -77,7 +82,9 @@ class Want:
     keeps_stop: bool
     stop_token_ids: frozenset[int]
     cache_salt: str | None
+    names_ids: bool = False
     handoff: Body = field(default_factory=dict)
+    sampling: Sampling = GREEDY
 
 
 @dataclass(frozen=True)
@@ -86,11 +93,13 @@ class Limits:
 
     Attributes:
         default_max_tokens: Of chats that do not say.
+        vocab_size: Ids of prompts are below this.
     """
 
     model: str
     max_model_tokens: int
     default_max_tokens: int
+    vocab_size: int
 
 
 def read_body(raw: bytes) -> Body:
@@ -130,7 +139,7 @@ def read_want(body: Body, tokenizer: Tokenizer, limits: Limits, *, is_chat: bool
         raise Refusal("Streaming is not currently supported with beam search")
     prompts = _chat(body, tokenizer) if is_chat else _prompts(body, tokenizer)
     for prompt in prompts:
-        _check_prompt(prompt, tokenizer, limits)
+        _check_prompt(prompt, limits)
     max_tokens = _max_tokens(body, max(map(len, prompts)), limits, is_chat=is_chat)
     options = body.get("stream_options") or {}
     stop = body.get("stop") or []
@@ -153,6 +162,7 @@ def read_want(body: Body, tokenizer: Tokenizer, limits: Limits, *, is_chat: bool
         keeps_stop=bool(body.get("include_stop_str_in_output")),
         stop_token_ids=frozenset(body.get("stop_token_ids") or ()),
         cache_salt=body.get("cache_salt"),
+        names_ids=bool(body.get("return_tokens_as_token_ids")),
         handoff=params if isinstance(params, dict) else {},
     )
 
@@ -180,6 +190,9 @@ def _check_shape(body: Body, *, is_chat: bool) -> None:
             raise invalid("int_parsing", f"body.{name}", text, given)
         if given is not None and not isinstance(given, int):
             raise invalid("int_type", f"body.{name}", "Input should be a valid integer", given)
+    salt = body.get("cache_salt")
+    if salt is not None and not isinstance(salt, str):
+        raise invalid("string_type", "body.cache_salt", "Input should be a valid string", salt)
     params = body.get("kv_transfer_params")
     if params is not None and not isinstance(params, dict):
         text = "Input should be a valid dictionary"
@@ -226,10 +239,28 @@ def _chat(body: Body, tokenizer: Tokenizer) -> list[list[int]]:
             body["messages"],
             body.get("tools"),
             add_generation_prompt=body.get("add_generation_prompt", True),
+            values=template_values(body),
         )
     except ValueError as error:
         raise Refusal(str(error)) from error
     return [ids]
+
+
+def template_values(body: Body) -> Body:
+    """What a chat's template sees besides messages and tools.
+
+    Raises:
+        Refusal: What is to be seen is no object.
+    """
+    asked = body.get("chat_template_kwargs") or {}
+    if not isinstance(asked, dict):
+        text = "Input should be a valid dictionary"
+        raise invalid("dict_type", "body.chat_template_kwargs", text, asked)
+    effort = body.get("reasoning_effort")
+    values: Body = {"documents": body.get("documents"), "reasoning_effort": effort}
+    if effort is not None and "enable_thinking" not in asked:
+        values["enable_thinking"] = effort != "none"
+    return {**asked, **{name: value for name, value in values.items() if value is not None}}
 
 
 def _prompts(body: Body, tokenizer: Tokenizer) -> list[list[int]]:
@@ -252,11 +283,11 @@ def _prompts(body: Body, tokenizer: Tokenizer) -> list[list[int]]:
     return prompts
 
 
-def _check_prompt(prompt: list[int], tokenizer: Tokenizer, limits: Limits) -> None:
+def _check_prompt(prompt: list[int], limits: Limits) -> None:
     if not prompt:
         raise Refusal("The decoder prompt cannot be empty")
     for token in (min(prompt), max(prompt)):
-        if not 0 <= token < tokenizer.vocab_size:
+        if not 0 <= token < limits.vocab_size:
             raise Refusal(f"Token id {token} is out of vocabulary")
     most = limits.max_model_tokens
     if len(prompt) > most:
