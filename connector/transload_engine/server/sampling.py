@@ -9,6 +9,7 @@
 
 import json
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -82,24 +83,28 @@ class ModelDefaults:
     max_tokens: int | None = None
 
     @classmethod
-    def read(cls, folder: Path) -> "ModelDefaults":
-        """From `generation_config.json`, which need not be there.
+    def read(cls, folder: Path, eos_ids: Iterable[int] = ()) -> "ModelDefaults":
+        """From `generation_config.json`.
+
+        Args:
+            folder: The model's.
+            eos_ids: That the model's own configuration names: used where there is no such file.
 
         Raises:
             ValueError: It is no JSON object, or its end-of-sequence tokens are none.
         """
         file = folder / "generation_config.json"
         if not file.exists():
-            return cls()
+            return cls(eos_ids=frozenset(eos_ids))
         config = json.loads(file.read_text())
         if not isinstance(config, dict):
             raise ValueError(f"{file}: expected a JSON object, got {type(config).__name__}")
         given = config.get("eos_token_id")
-        eos_ids = given if isinstance(given, list) else [] if given is None else [given]
-        if not all(type(each) is int for each in eos_ids):
+        ends = given if isinstance(given, list) else [] if given is None else [given]
+        if not all(type(each) is int for each in ends):
             raise ValueError(f"{file}: eos_token_id is a token or a list of tokens; got {given!r}")
         return cls(
-            eos_ids=frozenset(eos_ids),
+            eos_ids=frozenset(ends),
             sampling={name: config[name] for name in _NEUTRAL if config.get(name) is not None},
             max_tokens=config.get("max_new_tokens"),
         )

@@ -1,0 +1,155 @@
+"""`python -m transload_engine --model PATH`: a model on this machine's CPU, until told to end.
+
+Imports torch where a model is loaded, and not before.
+"""
+
+import argparse
+import contextlib
+import os
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import zmq
+
+from transload_engine.core.hashes import NO_SEED, HashAlgorithm
+from transload_engine.core.runner import Runner
+from transload_engine.core.settings import CoreSettings
+from transload_engine.server.engine import EngineSpec
+from transload_engine.server.model_engine import ModelEngine
+from transload_engine.server.options import add_options, event_ports
+from transload_engine.server.sampling import ModelDefaults
+from transload_engine.server.tokens import FolderTokenizer, Tokenizer
+
+KV_DTYPES: Final = {
+    "auto": "f32",
+    "fp8": "e4m3",
+    "bfloat16": "bf16",
+    "float16": "f16",
+    "float32": "f32",
+}
+"""Of the cache, by vLLM's names; `auto` is what the model is computed in."""
+
+MAX_BATCH_TOKENS: Final = 2048
+"""vLLM's default where the machine is none of the largest (`engine/arg_utils.py`)."""
+
+REQUESTS_THAT_FIT: Final = 4
+"""Of the greatest length, in a cache whose size nobody gave."""
+
+
+def model_parser() -> argparse.ArgumentParser:
+    """The command line; options that vLLM has are called as there."""
+    made = argparse.ArgumentParser(
+        prog="python -m transload_engine",
+        description="One engine with a model. For simulated ones see --simulate --help.",
+    )
+    add = made.add_argument
+    add("--model", type=Path, required=True, help="a checkpoint's folder")
+    add("--served-model-name", help="default: the folder, as given")
+    add("--port", type=int, default=8000)
+    add_options(made, HashAlgorithm.SHA256_CBOR)
+    add("--max-model-len", type=int, help="default: the model's")
+    add("--num-gpu-blocks-override", type=int, help="default: room for a few requests")
+    add("--max-num-batched-tokens", type=int, default=MAX_BATCH_TOKENS)
+    add("--kv-layout", default="LBHNC", help="how the cache lies in memory")
+    add("--kv-dtype", choices=list(KV_DTYPES), default="auto")
+    add("--seed", type=int, help="of the draws of requests that bring none")
+    return made
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """What an engine serves.
+
+    Attributes:
+        vocab_size: Ids that it reads and chooses are below this.
+    """
+
+    spec: EngineSpec
+    runner: Runner
+    vocab_size: int
+    defaults: ModelDefaults
+    tokenizer: Tokenizer
+
+
+def load(given: argparse.Namespace) -> LoadedModel:
+    """What the command line describes, read from its folder.
+
+    Raises:
+        ValueError: It describes nothing that can run, or what it needs is not installed.
+        OSError: A file cannot be read.
+    """
+    try:
+        from transload_engine.model.kv_cache import PagedCache
+        from transload_engine.model.llama import Llama
+        from transload_engine.model.placements import KvSettings, ModelName, make_descriptor
+        from transload_engine.model.runner import TorchRunner
+    except ModuleNotFoundError as error:
+        raise ValueError(f"--model needs the packages of transload[engine]: {error}") from error
+
+    tokenizer = FolderTokenizer(given.tokenizer or given.model)
+    model = Llama.load(given.model)
+    name = given.served_model_name or str(given.model)
+    spec = _spec(given, name, given.max_model_len or model.config.max_model_tokens)
+    settings = KvSettings(
+        layout=given.kv_layout,
+        block_size=spec.core.block_size,
+        num_blocks=spec.core.num_blocks,
+        dtype=KV_DTYPES[given.kv_dtype],
+    )
+    cache = PagedCache(make_descriptor(model.config, settings, ModelName(name)))
+    return LoadedModel(
+        spec=spec,
+        runner=TorchRunner(model, cache, given.seed),
+        vocab_size=model.config.vocab_size,
+        defaults=ModelDefaults.read(given.model, model.config.eos_ids),
+        tokenizer=tokenizer,
+    )
+
+
+def _spec(given: argparse.Namespace, name: str, max_model_tokens: int) -> EngineSpec:
+    num_request_blocks = -(-max_model_tokens // given.block_size)
+    core = CoreSettings(
+        block_size=given.block_size,
+        num_blocks=given.num_gpu_blocks_override or 1 + REQUESTS_THAT_FIT * num_request_blocks,
+        max_model_tokens=max_model_tokens,
+        max_requests=given.max_num_seqs,
+        max_batch_tokens=given.max_num_batched_tokens,
+        schedules_async=False,
+        caches_prefixes=given.enable_prefix_caching,
+        has_connector=False,
+        has_events=given.events,
+        has_int_names=given.event_hashes == "int",
+        hash_algorithm=HashAlgorithm(given.prefix_caching_hash_algo),
+        hash_seed=os.environ.get("PYTHONHASHSEED", NO_SEED),
+    )
+    return EngineSpec(
+        host=given.host,
+        port=given.port,
+        model=name,
+        core=core,
+        ports=event_ports(given),
+        reports_cached=given.enable_prompt_tokens_details,
+    )
+
+
+@contextlib.asynccontextmanager
+async def running(loaded: LoadedModel) -> AsyncIterator[list[ModelEngine]]:
+    """An engine that can be reached within the block."""
+    with contextlib.ExitStack() as stack:
+        context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        stack.callback(context.destroy, linger=0)
+        engine = ModelEngine(
+            loaded.spec,
+            loaded.runner,
+            loaded.vocab_size,
+            loaded.defaults,
+            context,
+            loaded.tokenizer,
+        )
+        try:
+            await engine.start()
+            yield [engine]
+        finally:
+            await engine.stop()
