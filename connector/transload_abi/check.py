@@ -49,7 +49,7 @@ _STATES: Final = ("ssm", "ssm_h", *(f"conv_{part}" for part in "qkvxbc"))
 
 _NEEDS_ROLE: Final = {
     "full": _KEYS,
-    "sliding_window": _KEYS,
+    "sliding_window": (*_KEYS, "state_kv"),
     "chunked_local": _KEYS,
     "mla": ("latent",),
     "sliding_window_mla": ("latent",),
@@ -280,13 +280,16 @@ def _check_layers_held_once(descriptor: Descriptor) -> None:
     """A layer's role is in one group; what the engine rebuilds from it may be in another.
 
     Cross attention counts as a layer of its own, and so do rings: they hold other positions.
+    Of pages that nobody describes, it is their writer that tells one from another.
     """
-    held: dict[tuple[int, str, str, bool], int] = {}
+    held: dict[tuple[int, str, str, str, bool], int] = {}
     for index, group in enumerate(descriptor.groups):
         apart = group.kind if group.kind in ("cross", "ring") else ""
         for role in group.roles:
+            writer = group.opaque if role.role == "page" else ""
             for layer in group.layers:
-                other = held.setdefault((layer, role.role, apart, group.transferable), index)
+                key = (layer, role.role, apart, writer, group.transferable)
+                other = held.setdefault(key, index)
                 if other != index:
                     raise Contradiction(
                         f"{role.role!r} of layer {layer} is in groups[{other}] too",
