@@ -11,6 +11,8 @@ from typing import Any, Final
 import torch
 import transformers
 
+from transload_engine.core.runner import Chunk, Runner, Sampling
+
 VOCABULARY: Final = 128
 
 _SIZES: Final[dict[str, Any]] = {
@@ -69,7 +71,9 @@ def write_checkpoint(family: str, folder: Path, *, max_shard_size: str = "1GB") 
     """A checkpoint of one of `FAMILIES` in a new folder; the same each time."""
     with torch.random.fork_rng():
         torch.manual_seed(11)
-        model = transformers.AutoModelForCausalLM.from_config(FAMILIES[family]())
+        model = transformers.AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
+            FAMILIES[family]()
+        )
         for name, parameter in model.named_parameters():
             if name.endswith("bias") or "norm" in name:
                 torch.nn.init.normal_(parameter, mean=float("norm" in name), std=0.3)
@@ -89,4 +93,20 @@ def expected_logits(folder: Path, token_ids: Sequence[int]) -> torch.Tensor:
 def some_tokens(count: int, seed: int = 5) -> list[int]:
     """Ids that repeat rarely."""
     generator = torch.Generator().manual_seed(seed)
-    return torch.randint(3, VOCABULARY, (count,), generator=generator).tolist()
+    return [int(each) for each in torch.randint(3, VOCABULARY, (count,), generator=generator)]
+
+
+def generate(
+    runner: Runner, prompt: Sequence[int], count: int, block_ids: Sequence[int], first: int = 0
+) -> list[int]:
+    """The likeliest tokens behind a prompt whose first tokens are in the blocks already."""
+    tokens, num_prompt = list(prompt), len(prompt)
+    for drawn in range(count):
+        chunk = Chunk(
+            "a", tokens, num_prompt, first, len(tokens), block_ids, Sampling(), num_drawn=drawn
+        )
+        (chosen,) = runner.run([chunk])
+        assert chosen is not None
+        first = len(tokens)
+        tokens.append(chosen.token_id)
+    return tokens[num_prompt:]
