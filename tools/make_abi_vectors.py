@@ -13,6 +13,7 @@ from pathlib import Path
 from abi_vectors.convert_cases import convert_cases
 from abi_vectors.decode_cases import decode_cases
 from abi_vectors.files import write_accepted, write_convert, write_decode, write_refusal
+from abi_vectors.format_cases import format_cases
 from abi_vectors.refusals import refusals
 
 VECTORS = Path(__file__).parents[1] / "tests" / "vectors" / "abi"
@@ -22,7 +23,7 @@ def make(root: Path) -> None:
     """Writes `decode/`, `convert/` and `accepted/` below a folder, in place of what is there."""
     for name in ("decode", "convert"):
         shutil.rmtree(root / name, ignore_errors=True)
-    decodes = decode_cases()
+    decodes = [*decode_cases(), *format_cases()]
     for seed, decode in enumerate(decodes):
         write_decode(root, decode, seed)
     for convert in convert_cases():

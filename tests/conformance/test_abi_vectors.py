@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import make_abi_vectors
-from abi_vectors import numbers, packed
+from abi_vectors import packed, rounding
 from transload_abi import text, vectors
 from transload_abi.codecs import CODECS
 from transload_abi.roles import ROLES
@@ -83,7 +83,7 @@ def test_the_index_of_what_is_accepted_names_every_file_once() -> None:
 def test_the_tool_rounds_as_recorded(dtype: str) -> None:
     pairs = RECORDED["encode"][dtype]
     values = np.frombuffer(bytes.fromhex("".join(value for value, _ in pairs)), ">f4")
-    found = numbers.nearest(values.astype(np.float32), dtype)
+    found = rounding.nearest(values.astype(np.float32), dtype)
     assert found.tolist() == [bits for _, bits in pairs]
 
 

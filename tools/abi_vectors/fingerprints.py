@@ -24,6 +24,8 @@ def of_group(descriptor: Document, group: Document) -> dict[str, str]:
         "tokens_per_block": group["tokens_per_block"],
         "tokens_per_state": group.get("tokens_per_state", [1, 1]),
     }
+    if group.get("opaque"):
+        page["opaque"] = group["opaque"]
     placement = {
         "layers": group["layers"],
         "null_block": group.get("null_block"),

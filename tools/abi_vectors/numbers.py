@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from abi_vectors.pages import Array, Document, Group, kind
+from abi_vectors.pages import HALF_BYTES, Array, Document, Group, View, kind
 
 _RECORDED: dict[str, Any] = json.loads(
     (Path(__file__).parents[2] / "tests" / "vectors" / "numbers.json").read_text()
@@ -35,6 +35,12 @@ _SPECIAL: dict[str, tuple[int, ...]] = {
     "e4m3fnuz": (0, 0x80, 1, 0x81, 7, 0x7F, 0xFF, 0x40),
     "e5m2fnuz": (0, 0x80, 1, 0x81, 3, 0x7F, 0xFF, 0x40),
     "i8": (0, 1, 0xFF, 0x7F, 0x80, 0x81),
+    "e2m1": tuple(range(16)),
+    "u4": tuple(range(16)),
+    "u8": (0, 1, 0x7F, 0x80, 0xFF),
+    "ue8m0": (0, 0xFF, 0xFE, 1, 0x7F),
+    # All of them are a binary32.
+    "i64": (0, 1, 2**64 - 1, 2**24, 2**63, 2**64 - 2**24, 2**40),
 }
 
 
@@ -52,6 +58,12 @@ def elements(dtype: str, shape: tuple[int, ...], seed: int, *, is_plain: bool = 
     mixed = (index + np.uint64(1)) * np.uint64(_MIX)
     mixed = (mixed ^ (mixed >> np.uint64(29))) * np.uint64(0xBF58476D1CE4E5B9)
     found = (mixed >> np.uint64(24)).astype(kind(dtype))
+    if dtype in HALF_BYTES:
+        found = found & 15
+    elif dtype == "i64":
+        found = (found & 0xFFFFFF) * np.where(found >> 24 & 1, 2**64 - 1, 1).astype("<u8")
+    elif dtype == "ue8m0":
+        found = 120 + found % 16
     if is_plain:
         found = _plain(found, dtype)
     else:
@@ -60,9 +72,11 @@ def elements(dtype: str, shape: tuple[int, ...], seed: int, *, is_plain: bool = 
     return found.reshape(shape)
 
 
-def scale_elements(shape: tuple[int, ...], seed: int) -> Array:
-    """Bit patterns of positive binary32 between 2^-14 and 2^2, of all mantissas."""
-    raw = elements("f32", shape, seed, is_plain=True)
+def scale_elements(dtype: str, shape: tuple[int, ...], seed: int) -> Array:
+    """Bit patterns of positive scales; of binary32 between 2^-14 and 2^2, of all mantissas."""
+    raw = elements(dtype, shape, seed, is_plain=True)
+    if dtype != "f32":
+        return raw if dtype == "ue8m0" else np.maximum(raw & 0x7F, 1)
     exponent = 113 + (raw >> 24) % 16
     return ((raw & 0x7FFFFF) | (exponent << 23)).astype("<u4")
 
@@ -77,83 +91,70 @@ def worth(bits: Array, dtype: str) -> Array:
         return bits.view("<f2").astype(np.float32)
     if dtype == "bf16":
         return (bits.astype("<u4") << 16).view("<f4")
+    if dtype == "i64":
+        return bits.view("<i8").astype(np.float32)
+    if dtype in ("u4", "u8"):
+        return bits.astype(np.float32)
     table = [_of_hex(text) for text in _RECORDED["decode"][dtype]]
     return np.array(table, np.float32)[bits]
 
 
+def scale_of(group: Group, role: str) -> View | None:
+    """The role of a group that holds another's scales."""
+    names = (f"{role}_scale", f"{role}_group_scale")
+    return next((view for view in group.views if view.role in names), None)
+
+
+def factor_of(group: Group, role: str, position: int) -> np.float32 | None:
+    """The scale of a role and layer among the codec's parameters."""
+    params: Document = group.document.get("codec", {}).get("params", {})
+    scales = params.get(f"scales.{role}")
+    return None if scales is None else binary32(scales[position])
+
+
+def products(group: Group, role: str, position: int, own: Array, scales: Array | None) -> Array:
+    """The values of a role's elements in one layer, `[..., elements]`.
+
+    Args:
+        group: Where.
+        role: Whose.
+        position: Of the layer.
+        own: The elements.
+        scales: The elements of the role that holds their scales.
+    """
+    values, scale_view = worth(own, group.view(role).dtype), scale_of(group, role)
+    factor = factor_of(group, role, position)
+    with np.errstate(all="ignore"):
+        if scale_view and scales is not None:
+            scales = scales if "G" in scale_view.axes else scales[..., None]
+            if group.document["codec"]["id"] == "int4_zero_point":
+                values = values - (scales & 15).astype(np.float32)
+                scales = scales & 0xFFFFFFF0
+            run = values.shape[-1] // scales.shape[-1]
+            values = values * np.repeat(worth(scales, scale_view.dtype), run, axis=-1)
+        if factor is not None:
+            values = values * factor
+    assert values.dtype == np.float32, "products are binary32"
+    return values
+
+
 def group_values(group: Group, written: dict[str, Array], role: str) -> Array:
     """The values of a role's elements, `[layers, blocks, *axes]`, every NaN as 7fc00000."""
-    codec: Document = group.document.get("codec", {"id": "none"})
-    values = worth(written[role], group.view(role).dtype)
-    with np.errstate(all="ignore"):
-        if codec["id"] == "fp8_per_tensor":
-            for layer, text in enumerate(codec["params"][f"scales.{role}"]):
-                values[layer] *= binary32(text)
-        elif codec["id"] == "per_token_head" and role in ("k", "v"):
-            values = values * worth(written[f"{role}_scale"], "f32")[..., None]
-        elif codec["id"] == "fp8_ds_mla_656" and role == "latent":
-            scales = worth(written["latent_scale"], "f32")
-            for number in range(4):
-                part = slice(128 * number, 128 * number + 128)
-                values[..., part] *= scales[..., number, None]
-    assert values.dtype == np.float32, "products are binary32"
+    scale_view = scale_of(group, role)
+    scales = written[scale_view.role] if scale_view else None
+    values = np.stack(
+        [
+            products(group, role, layer, own, None if scales is None else scales[layer])
+            for layer, own in enumerate(written[role])
+        ]
+    )
     bits: Array = np.where(np.isnan(values), np.uint32(0x7FC00000), values.view(np.uint32))
     return bits.view(np.float32)
-
-
-def nearest(values: Array, dtype: str) -> Array:
-    """The nearest elements to finite binary32 values, ties to even.
-
-    What is beyond the range of an 8-bit type becomes its outermost element, and of `f16` infinity.
-    """
-    if dtype == "f32":
-        return np.ascontiguousarray(values).view("<u4")
-    if dtype == "f16":
-        with np.errstate(over="ignore"):
-            half: Array = values.astype("<f2")
-        return half.view("<u2")
-    if dtype == "bf16":
-        return _nearest_bf16(values)
-    if dtype == "i8":
-        return np.clip(np.rint(values), -128, 127).astype(np.int8).view(np.uint8)
-    return _nearest_float8(values, dtype)
-
-
-def largest(dtype: str) -> float:
-    """The largest value of an 8-bit type."""
-    return float(worth(_finite(dtype)[-1:], dtype)[0])
 
 
 def binary32(text: str) -> np.float32:
     """The value of a descriptor's `f32:` text."""
     return np.float32(_of_hex(text[4:]))
-
-
-def _finite(dtype: str) -> Array:
-    """The patterns of all finite values from zero upwards."""
-    positive = np.arange(128, dtype=np.uint8)
-    return positive[np.isfinite(worth(positive, dtype))]
-
-
-def _nearest_float8(values: Array, dtype: str) -> Array:
-    steps = worth(_finite(dtype), dtype).astype(np.float64)
-    apart = np.abs(np.abs(values.astype(np.float64))[..., None] - steps)
-    least = apart.min(axis=-1, keepdims=True)
-    # At most two are equally near, and of neighbours one is even.
-    is_odd = np.arange(len(steps)) % 2
-    code = np.argmin(np.where(apart == least, is_odd, 2), axis=-1).astype(np.uint8)
-    is_minus = np.signbit(values) & ((code > 0) | (not dtype.endswith("fnuz")))
-    bits: Array = np.where(is_minus, code | np.uint8(0x80), code)
-    return bits
-
-
-def _nearest_bf16(values: Array) -> Array:
-    low = (values.view(np.uint32) >> 16).astype("<u4")
-    below, above = worth(low, "bf16"), worth(low + 1, "bf16")
-    to_below = np.abs(values.astype(np.float64) - below)
-    to_above = np.abs(above - values.astype(np.float64))
-    is_up = (to_above < to_below) | ((to_above == to_below) & (low % 2 == 1))
-    return np.where(is_up, low + 1, low).astype("<u2")
 
 
 def _of_hex(text: str) -> float:
@@ -171,6 +172,8 @@ def _plain(bits: Array, dtype: str) -> Array:
         return (bits & 0x807F) | (120 + (bits >> 7) % 16 << 7)
     if dtype == "f16":
         return (bits & 0x83FF) | (8 + (bits >> 10) % 16 << 10)
+    if dtype in ("ue8m0", "u8", "i64", *HALF_BYTES):
+        return bits
     no_numbers = {"e4m3": (0x7F, 0xFF), "i8": (0x80,)}.get(dtype, (0x80,))
     if dtype == "e5m2":
         return np.where(bits & 0x7C == 0x7C, bits & 0xBF, bits)

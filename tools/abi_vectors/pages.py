@@ -18,12 +18,14 @@ Array = NDArray[Any]
 Document = dict[str, Any]
 
 FILL = 0xA5
-KINDS = {"f32": "<u4", "f16": "<u2", "bf16": "<u2"}
+KINDS = {"f32": "<u4", "f16": "<u2", "bf16": "<u2", "i64": "<u8"}
+HALF_BYTES = ("e2m1", "u4")
+"""Of four bits: an array's byte holds two neighbours, the first of them in its lower half."""
 _ORDER = "HNDG"
 
 
 def kind(dtype: str) -> str:
-    """The unsigned integer that holds an element."""
+    """The unsigned integer that holds an element; one of four bits has a byte outside of pools."""
     return KINDS.get(dtype, "u1")
 
 
@@ -35,7 +37,8 @@ class View(NamedTuple):
         dtype: Of its elements.
         axes: A letter for each axis after the blocks; an axis that is split into digits has its
             letter once for each, the most significant first.
-        layers: For each layer an array `[blocks, *axes]` in a pool's bytes.
+        layers: For each layer an array `[blocks, *axes]` in a pool's bytes. Of elements of four
+            bits `D`, the last axis, counts pairs.
         place: Roles of one number share a place.
     """
 
@@ -51,6 +54,8 @@ class View(NamedTuple):
         extents: dict[str, int] = {}
         for axis, extent in zip(self.axes, self.layers[0].shape[1:], strict=True):
             extents[axis] = extents.get(axis, 1) * extent
+        if self.dtype in HALF_BYTES:
+            extents["D"] *= 2
         return extents
 
     @property
@@ -141,15 +146,9 @@ class Cache:
 
     def _role(self, view: View, start: int, place: int) -> Document:
         array = view.layers[0]
-        terms, div = [], dict.fromkeys(_ORDER, 1)
-        digits = list(zip(view.axes, array.shape[1:], array.strides[1:], strict=True))
-        for axis, extent, stride in reversed(digits):
-            if extent > 1:
-                terms.append([axis, div[axis], extent, 8 * stride])
-            div[axis] *= extent
-        terms.sort(key=lambda term: (_ORDER.index(term[0]), term[1]))
         document: Document = {"role": view.role, "dtype": view.dtype, "shape": view.shape}
-        document["bits"] = 8 * array.itemsize
+        document["bits"] = 4 if view.dtype in HALF_BYTES else 8 * array.itemsize
+        terms = _terms(view)
         base = 8 * (self._at(array)[1] - start)
         more = {"terms": terms, "base_bits": base, "place": place}
         return document | {name: value for name, value in more.items() if value}
@@ -169,10 +168,37 @@ def model(**given: Any) -> Document:
 def write(view: View, layer: int, block: int, elements: Array) -> None:
     """Writes one page's elements, `[*axes]`."""
     page = view.layers[layer][block]
+    if view.dtype in HALF_BYTES:
+        elements = elements[..., 0::2] | elements[..., 1::2] << 4
     page[...] = elements.reshape(page.shape)
 
 
 def read(view: View, layer: int, block: int) -> Array:
     """A copy of one page's elements, `[*axes]`."""
-    page: Array = view.layers[layer][block].reshape(view.extents)
-    return page.copy()
+    page = view.layers[layer][block]
+    if view.dtype in HALF_BYTES:
+        page = np.stack([page & 15, page >> 4], axis=-1)
+    found: Array = page.reshape(view.extents)
+    return found.copy()
+
+
+def _terms(view: View) -> list[list[Any]]:
+    """The digits of each axis, the least significant first; those that run on are one."""
+    array = view.layers[0]
+    digits = list(zip(view.axes, array.shape[1:], array.strides[1:], strict=True))
+    digits = [(axis, extent, 8 * stride) for axis, extent, stride in digits]
+    if view.dtype in HALF_BYTES:
+        digits.append(("D", 2, 4))
+    terms: list[list[Any]] = []
+    for axis in _ORDER:
+        div, own = 1, [digit for digit in digits if digit[0] == axis]
+        for _, extent, stride in reversed(own):
+            if extent == 1:
+                continue
+            last = terms[-1] if terms and terms[-1][0] == axis else None
+            if last and stride == last[3] * last[2]:
+                last[2] *= extent
+            else:
+                terms.append([axis, div, extent, stride])
+            div *= extent
+    return terms

@@ -1,12 +1,12 @@
 """Records what torch makes of small floats: the numbers that the vectors rest on.
 
-Runs with a Python that has torch::
+Runs with a Python that has torch, and vLLM for its table of `e2m1`, which torch does not convert::
 
-    python tools/abi_vectors/record_numbers.py > tests/vectors/numbers.json
+    python -P tools/abi_vectors/record_numbers.py > tests/vectors/numbers.json
 
-`decode.DTYPE`: for each bit pattern from 0 (all of an 8-bit type, every 251st of `bf16` and `f16`)
-the binary32 as eight hex digits, `nan` for any NaN. `encode.DTYPE`: pairs of a binary32 within the
-type's range and the bit pattern that it is rounded to.
+`decode.DTYPE`: for each bit pattern from 0 (all of a type of 8 or 4 bits, every 251st of `bf16` and
+`f16`) the binary32 as eight hex digits, `nan` for any NaN. `encode.DTYPE`: pairs of a binary32
+within the type's range and the bit pattern that it is rounded to.
 """
 
 import importlib
@@ -17,6 +17,7 @@ import struct
 from typing import Any
 
 torch: Any = importlib.import_module("torch")
+ultraquant: Any = importlib.import_module("vllm.v1.attention.ops.ultraquant.format")
 
 _TYPES = {
     "e4m3": torch.float8_e4m3fn,
@@ -66,6 +67,9 @@ def main() -> None:
         unsigned = torch.uint8 if kind.itemsize == 1 else torch.uint16
         narrow = torch.tensor(wide).to(kind).view(unsigned).to(torch.int32).tolist()
         encode[name] = [[hex_of(value), bits] for value, bits in zip(wide, narrow, strict=True)]
+    # Never rounded to: a scale of this type is not the nearest one.
+    decode["ue8m0"] = [hex_of(value) for value in patterns(torch.float8_e8m0fnu)[1]]
+    decode["e2m1"] = [hex_of(value) for value in ultraquant.FP4_BITS_TO_VALUE]
     recording = {"torch": torch.__version__, "step": {"bf16": _STEP, "f16": _STEP}}
     print(json.dumps({**recording, "decode": decode, "encode": encode}, separators=(",", ":")))
 

@@ -8,18 +8,17 @@ from __future__ import annotations
 
 import numpy as np
 
-from abi_vectors.numbers import (
-    binary32,
-    elements,
-    largest,
-    nearest,
-    scale_elements,
-    worth,
-)
-from abi_vectors.pages import Array, Cache, Document, Group, View, read, write
+from abi_vectors.numbers import elements, factor_of, products, scale_elements, scale_of
+from abi_vectors.pages import Array, Cache, Group, View, read, write
+from abi_vectors.rounding import nearest, stored_int4, stored_under_scales
 from abi_vectors.transfers import Blocks, ConvertCase
 
-_SEEDS = ("k", "v", "k_scale", "v_scale", "latent", "latent_scale", "rope", "conv", "ssm")
+_SEEDS = (
+    *("k", "v", "k_scale", "v_scale", "latent", "latent_scale", "rope", "conv", "ssm"),
+    *("k_group_scale", "v_group_scale", "k_code", "k_norm", "v_code", "v_zero", "index_k"),
+    *("index_k_scale", "position", "state_kv", "state_score", "ssm_h", "conv_q", "conv_k"),
+    *("conv_v", "conv_x", "conv_b", "conv_c", "page"),
+)
 
 
 def fill_source(cache: Cache, blocks: Blocks, case: ConvertCase) -> None:
@@ -109,25 +108,23 @@ def _write(
 
 def _received(group: Group, view: View, position: int, case: ConvertCase) -> Array:
     """A role's elements at the destination: of the heads that its group holds."""
-    base = view.role.removesuffix("_scale")
+    base = view.role.removesuffix("_scale").removesuffix("_group")
     if base not in case.change:
         return _original(group, view, position, case)
     values = _source_values(group, base, position, case)
-    codec: Document = group.document.get("codec", {"id": "none"})
-    if codec["id"] == "fp8_per_tensor":
-        values = values / binary32(codec["params"][f"scales.{base}"][position])
-    elif any(each.role == f"{base}_scale" for each in group.views):
-        run = 128 if codec["id"] == "fp8_ds_mla_656" else values.shape[-1]
-        parts = values.reshape(*values.shape[:-1], -1, run)
-        peaks = np.abs(parts).max(axis=-1)
-        scales = peaks / np.float32(largest(group.view(base).dtype))
-        scales = np.where(peaks == 0, np.float32(1), scales)
-        if view.role != base:
-            scales = scales if "G" in view.axes else scales[..., 0]
-            return np.ascontiguousarray(scales).view("<u4")
-        values = (parts / scales[..., None]).reshape(values.shape)
-    assert values.dtype == np.float32, "quotients are binary32"
-    return nearest(values, view.dtype)
+    factor, scale_view = factor_of(group, base, position), scale_of(group, base)
+    if factor is not None:
+        values = values / factor
+    if scale_view is None:
+        return nearest(values, view.dtype)
+    dtype = group.view(base).dtype
+    if group.document["codec"]["id"] == "int4_zero_point":
+        own, scales = stored_int4(values)
+    else:
+        count = scale_view.shape.get("G", 1)
+        own, scales = stored_under_scales(values, dtype, scale_view.dtype, count)
+        scales = scales if "G" in scale_view.axes else scales[..., 0]
+    return own if view.role == base else scales
 
 
 def _source_values(group: Group, role: str, position: int, case: ConvertCase) -> Array:
@@ -139,19 +136,11 @@ def _source_values(group: Group, role: str, position: int, case: ConvertCase) ->
         for each in one.cache.groups.values()
         if layer in each.document["layers"] and any(view.role == role for view in each.views)
     )
-    view, at = source.view(role), source.document["layers"].index(layer)
+    at, scale_view = source.document["layers"].index(layer), scale_of(source, role)
     heads = group.document.get("owner", {}).get("heads", [0, 1, 1])
-    values = worth(_original(source, view, at, case, heads), view.dtype)
-    codec: Document = source.document.get("codec", {"id": "none"})
-    if codec["id"] == "fp8_per_tensor":
-        return values * binary32(codec["params"][f"scales.{role}"][at])
-    if any(each.role == f"{role}_scale" for each in source.views):
-        scale_view = source.view(f"{role}_scale")
-        scales = worth(_original(source, scale_view, at, case, heads), "f32")
-        each = values.shape[-1] // (scales.shape[-1] if "G" in scale_view.axes else 1)
-        spread = scales if "G" in scale_view.axes else scales[..., None]
-        values = values * np.repeat(spread, each, axis=-1)
-    return values
+    own = _original(source, source.view(role), at, case, heads)
+    scales = _original(source, scale_view, at, case, heads) if scale_view else None
+    return products(source, role, at, own, scales)
 
 
 def _original(
@@ -173,7 +162,7 @@ def _original(
     for head in range(total):
         seed = (layer * 16 + _SEEDS.index(view.role)) * 64 + head
         if view.role.endswith("_scale"):
-            found = scale_elements((end, *rest), seed)
+            found = scale_elements(view.dtype, (end, *rest), seed)
         else:
             found = elements(view.dtype, (end, *rest), seed, is_plain=True)
         found[list(case.zeros)] = 0
