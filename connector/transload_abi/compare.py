@@ -212,8 +212,17 @@ def _path(dst: Descriptor, group: Group) -> str:
 
 
 def _fits(src: Group, dst: Group) -> bool:
-    """Whether two groups hold the same sort of thing: in a layer each role is held once."""
-    return bool({role.role for role in src.roles} & {role.role for role in dst.roles})
+    """Whether two groups hold the same sort of thing: of that a layer holds each role once."""
+    return _sort(src) == _sort(dst) and not _contents(src).isdisjoint(_contents(dst))
+
+
+def _sort(group: Group) -> str:
+    return group.kind if group.kind in ("cross", "recurrent", "ring") else "attention"
+
+
+def _contents(group: Group) -> set[tuple[str, str]]:
+    """Roles; of pages that nobody describes, it is their writer that tells one from another."""
+    return {(role.role, group.opaque if role.role == "page" else "") for role in group.roles}
 
 
 def _layer_matches(src: Descriptor, dst: Descriptor) -> tuple[Match, ...]:

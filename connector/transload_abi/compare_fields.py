@@ -5,11 +5,10 @@ Paths are those of the destination.
 
 from collections.abc import Iterator, Sequence
 from itertools import zip_longest
-from typing import Literal, NamedTuple
 
 from transload_abi.canonical import canonical_group
-from transload_abi.codecs import CODECS, scale_param
-from transload_abi.compare_values import Values, change, values_of
+from transload_abi.compare_codecs import codec_differences, value_differences, value_roles
+from transload_abi.compare_difference import Difference, Verdict, differ
 from transload_abi.compare_words import (
     SHORT_WORDS,
     heads_words,
@@ -24,36 +23,7 @@ from transload_abi.floats import read_float
 from transload_abi.limits import MAX_QUOTED_CHARS
 from transload_abi.types import Descriptor, Group, Model, Param, Role
 
-Verdict = Literal["identical", "lossless", "lossy", "refused"]
-
-
-class Difference(NamedTuple):
-    """One field in which the sides differ.
-
-    Attributes:
-        path: Of the field in the destination.
-        field: Its name for people.
-        src: What the source says, in words.
-        dst: What the destination says.
-        verdict: What follows from this difference alone.
-        reason: A sentence for an operator.
-    """
-
-    path: str
-    field: str
-    src: str
-    dst: str
-    verdict: Verdict
-    reason: str
-
-
-def _differ(
-    path: str, field: str, words: tuple[object, object], verdict: Verdict, note: str = ""
-) -> Difference:
-    src, dst = (short(str(each)) for each in words)
-    reason = f"{field}: {src} at the source, {dst} at the destination"
-    return Difference(path, field, src, dst, verdict, f"{reason}: {note}" if note else reason)
-
+__all__ = ["Difference", "Verdict", "group_differences", "model_differences"]
 
 # --- the model
 
@@ -62,34 +32,34 @@ def model_differences(src: Descriptor, dst: Descriptor) -> Iterator[Difference]:
     """Everything about the models that forbids to convert; all of it is `refused`."""
     a, b = src.model, dst.model
     if src.abi != dst.abi:
-        yield _differ("abi", "version", (src.abi, dst.abi), "refused")
+        yield differ("abi", "version", (src.abi, dst.abi), "refused")
     yield from _identity_differences(a, b)
     if a.adapter != b.adapter:
         words = (a.adapter or "none", b.adapter or "none")
-        yield _differ("model.adapter", "adapter", words, "refused")
+        yield differ("model.adapter", "adapter", words, "refused")
     yield from _rope_differences(a, b)
     if a.num_layers != b.num_layers:
         counts = (a.num_layers, b.num_layers)
-        yield _differ("model.num_layers", "layers of the model", counts, "refused")
+        yield differ("model.num_layers", "layers of the model", counts, "refused")
     if set(a.kv_share) != set(b.kv_share):
         words = (_share_words(a), _share_words(b))
-        yield _differ("model.kv_share", "layers that read another's KV", words, "refused")
+        yield differ("model.kv_share", "layers that read another's KV", words, "refused")
 
 
 def _identity_differences(a: Model, b: Model) -> Iterator[Difference]:
     if a.weights and b.weights:
         if a.weights != b.weights:
             words = (_weights_words(a), _weights_words(b))
-            yield _differ("model.weights", "weights", words, "refused")
+            yield differ("model.weights", "weights", words, "refused")
     elif a.name != b.name:
-        yield _differ("model.name", "model", (a.name, b.name), "refused")
+        yield differ("model.name", "model", (a.name, b.name), "refused")
     elif a.revision != b.revision:
         words = (a.revision or "unknown", b.revision or "unknown")
-        yield _differ("model.revision", f"revision of {short(a.name)}", words, "refused")
+        yield differ("model.revision", f"revision of {short(a.name)}", words, "refused")
     elif not a.revision:
         words = (_weights_words(a), _weights_words(b))
         note = "no revision either, so nobody can tell whether it is the same model"
-        yield _differ("model.weights", "weights", words, "refused", note)
+        yield differ("model.weights", "weights", words, "refused", note)
 
 
 def _weights_words(model: Model) -> str:
@@ -101,9 +71,9 @@ def _rope_differences(a: Model, b: Model) -> Iterator[Difference]:
     states = (a.rope.state, b.rope.state)
     if "unknown" in states:
         note = "who does not know cannot convert"
-        yield _differ("model.rope.state", field, states, "refused", note)
+        yield differ("model.rope.state", field, states, "refused", note)
     elif a.rope.state != b.rope.state:
-        yield _differ("model.rope.state", field, states, "refused")
+        yield differ("model.rope.state", field, states, "refused")
     for name in sorted(a.rope.params.keys() | b.rope.params.keys()):
         ours, theirs = (_param_value(model.rope.params.get(name)) for model in (a, b))
         if ours != theirs:
@@ -174,29 +144,48 @@ def group_differences(
         layers: What both hold, at least one.
         path: Of the destination's group.
     """
-    meaning = [*_kind_differences(src, dst, path), *_role_differences(src, dst, path)]
-    yield from meaning
+    found = _differences(src, dst, layers, path)
+    yield from map(_moved_as_it_is, found) if dst.opaque else found
+
+
+def _differences(src: Group, dst: Group, layers: Sequence[int], path: str) -> Iterator[Difference]:
+    if src.opaque != dst.opaque:
+        words = (src.opaque or "known", dst.opaque or "known")
+        note = "what nobody has shown to be true moves only between those who say the same"
+        yield differ(f"{path}.opaque", "who writes the pages", words, "refused", note)
+    yield from _kind_differences(src, dst, path)
+    yield from _role_differences(src, dst, path)
     yield from _slice_differences(src, dst, path)
-    if {role.role for role in _value_roles(src)} == {role.role for role in _value_roles(dst)}:
-        yield from _value_differences(src, dst, layers, path)
+    if {role.role for role in value_roles(src)} == {role.role for role in value_roles(dst)}:
+        yield from codec_differences(src, dst, path)
+        yield from value_differences(src, dst, layers, path)
         yield from _layout_differences(src, dst, path)
+
+
+def _moved_as_it_is(found: Difference) -> Difference:
+    """What a difference means where nobody has shown what is inside of the pages."""
+    if found.verdict == "refused" or found.field == "kind":
+        return found
+    words = (found.src, found.dst)
+    note = "pages whose inside nobody has shown move only as they are"
+    return differ(found.path, found.field, words, "refused", note)
 
 
 def _kind_differences(src: Group, dst: Group, path: str) -> Iterator[Difference]:
     if src.kind != dst.kind:
         verdict, note = _kind_verdict(src, dst)
-        yield _differ(f"{path}.kind", "kind", (src.kind, dst.kind), verdict, note)
+        yield differ(f"{path}.kind", "kind", (src.kind, dst.kind), verdict, note)
     if src.window != dst.window:
         windows = (_window_words(src), _window_words(dst))
-        yield _differ(f"{path}.window", "window", windows, "refused")
+        yield differ(f"{path}.window", "window", windows, "refused")
     if src.tokens_per_state != dst.tokens_per_state:
         states = (_state_words(src), _state_words(dst))
         is_recurrent = src.kind == dst.kind == "recurrent"
         note = "a state cannot be had at another position" if is_recurrent else ""
-        yield _differ(f"{path}.tokens_per_state", "tokens of a state", states, "refused", note)
+        yield differ(f"{path}.tokens_per_state", "tokens of a state", states, "refused", note)
     if src.owner.heads[2] != dst.owner.heads[2]:
         totals = (src.owner.heads[2], dst.owner.heads[2])
-        yield _differ(f"{path}.owner.heads", "heads of the model", totals, "refused")
+        yield differ(f"{path}.owner.heads", "heads of the model", totals, "refused")
 
 
 def _kind_verdict(src: Group, dst: Group) -> tuple[Verdict, str]:
@@ -221,25 +210,17 @@ def _state_words(group: Group) -> str:
     return str(numerator) if denominator == 1 else f"{numerator}/{denominator}"
 
 
-def _value_roles(group: Group) -> list[Role]:
-    """The roles that hold values and not scales, by name."""
-    scales = set(CODECS[group.codec.id].scale_role.values())
-    return sorted(
-        (role for role in group.roles if role.role not in scales), key=lambda role: role.role
-    )
-
-
 def _role_differences(src: Group, dst: Group, path: str) -> Iterator[Difference]:
-    ours, theirs = _value_roles(src), _value_roles(dst)
+    ours, theirs = value_roles(src), value_roles(dst)
     if [role.role for role in ours] != [role.role for role in theirs]:
         words = (_roles_words(ours), _roles_words(theirs))
-        yield _differ(f"{path}.roles", "what a page holds", words, "refused")
+        yield differ(f"{path}.roles", "what a page holds", words, "refused")
         return
     for a, b in zip(ours, theirs, strict=True):
         sizes = (a.shape["D"], b.shape["D"])
         if sizes[0] != sizes[1]:
             at = f"{path}.roles[{dst.roles.index(b)}].shape.D"
-            yield _differ(at, f"elements of {SHORT_WORDS[a.role]}", sizes, "refused")
+            yield differ(at, f"elements of {SHORT_WORDS[a.role]}", sizes, "refused")
 
 
 def _roles_words(roles: list[Role]) -> str:
@@ -251,69 +232,17 @@ def _slice_differences(src: Group, dst: Group, path: str) -> Iterator[Difference
     note = "what both hold moves"
     if a.heads[:2] != b.heads[:2]:
         heads = (heads_words(a.heads), heads_words(b.heads))
-        yield _differ(f"{path}.owner.heads", "heads", heads, "lossless", note)
+        yield differ(f"{path}.owner.heads", "heads", heads, "lossless", note)
     if a.tokens != b.tokens:
         tokens = (tokens_words(a.tokens), tokens_words(b.tokens))
-        yield _differ(f"{path}.owner.tokens", "tokens", tokens, "lossless", note)
+        yield differ(f"{path}.owner.tokens", "tokens", tokens, "lossless", note)
     sizes = (src.tokens_per_block, dst.tokens_per_block)
     if sizes[0] != sizes[1]:
         at = f"{path}.tokens_per_block"
         if dst.kind == "ring":
-            yield _differ(at, "tokens of a block", sizes, "refused", "a ring is one block")
+            yield differ(at, "tokens of a block", sizes, "refused", "a ring is one block")
         else:
-            yield _differ(at, "tokens of a block", sizes, "lossless", "blocks are cut or joined")
-
-
-# --- values
-
-
-def _value_differences(
-    src: Group, dst: Group, layers: Sequence[int], path: str
-) -> Iterator[Difference]:
-    """For each role the first layer with a loss, else the first with a change."""
-    for b in _value_roles(dst):
-        a = src.role(b.role)
-        assert a is not None, "both sides have the same value roles"
-        changed = [
-            (layer, ours, theirs)
-            for layer in layers
-            if (ours := values_of(src, a, layer)) != (theirs := values_of(dst, b, layer))
-        ]
-        by_change = {
-            change(ours, theirs): (layer, ours, theirs) for layer, ours, theirs in reversed(changed)
-        }
-        for result in ("lossy", "lossless"):
-            if result in by_change:
-                yield _value_difference(dst, b, result, *by_change[result], path)
-                break
-
-
-def _value_difference(
-    dst: Group,
-    role: Role,
-    verdict: Literal["lossy", "lossless"],
-    layer: int,
-    ours: Values,
-    theirs: Values,
-    path: str,
-) -> Difference:
-    if ours.codec != theirs.codec:
-        at = f"{path}.codec.id"
-    elif ours.dtype != theirs.dtype:
-        at = f"{path}.roles[{dst.roles.index(role)}].dtype"
-    else:
-        at = f"{path}.codec.params.{scale_param(role.role)}[{dst.layers.index(layer)}]"
-    name = SHORT_WORDS[role.role]
-    where = "" if ours.scale is None and theirs.scale is None else f" for layer {layer}"
-    note = "every value is kept" if verdict == "lossless" else "values are rounded"
-    return Difference(
-        at,
-        f"values of {name}",
-        f"{ours.words}{where}",
-        f"{theirs.words}{where}",
-        verdict,
-        f"{name}: the source holds {ours.words}{where} and the destination {theirs.words}: {note}",
-    )
+            yield differ(at, "tokens of a block", sizes, "lossless", "blocks are cut or joined")
 
 
 # --- layouts
