@@ -217,7 +217,7 @@ def _role_differences(src: Group, dst: Group, path: str) -> Iterator[Difference]
         yield differ(f"{path}.roles", "what a page holds", words, "refused")
         return
     for a, b in zip(ours, theirs, strict=True):
-        sizes = (a.shape["D"], b.shape["D"])
+        sizes = (a.shape.get("D"), b.shape.get("D"))
         if sizes[0] != sizes[1]:
             at = f"{path}.roles[{dst.roles.index(b)}].shape.D"
             yield differ(at, f"elements of {SHORT_WORDS[a.role]}", sizes, "refused")

@@ -142,6 +142,8 @@ def _group(group: Group, fingerprints: Fingerprints) -> str:
         facts.append(f"block {group.null_block} means not held")
     if not group.transferable:
         facts.append("not transferable")
+    if group.opaque:
+        facts.append(f"moved only as it is, nobody has shown what is inside: {group.opaque}")
     lines = [_line(facts), _fingerprints(fingerprints), _codec(group)]
     lines += [_place(group, number) for number in range(len(group.places))]
     return "\n".join(lines)
@@ -187,8 +189,10 @@ def _codec(group: Group) -> str:
 
 
 def _value(value: int | str) -> str:
-    is_scale = isinstance(value, str) and value.startswith("f32:")
-    return scale_words(read_float(str(value))) if is_scale else str(value)
+    text = str(value)
+    if text.startswith("f32:"):
+        return scale_words(read_float(text))
+    return text[: 7 + SHOWN_DIGITS] if text.startswith("sha256:") else text
 
 
 def _place(group: Group, number: int) -> str:
@@ -235,7 +239,7 @@ def _role_rows(role: Role, words: dict[str, str]) -> list[str]:
         what = times_words(extent, words[axis])
         if div > 1:
             what = f"{times_words(extent, 'step')} of {times_words(div, words[axis])}"
-        rows.append(f"{'':45}... {what}, {size_words(stride)} apart")
+        rows.append(f"{'':46}... {what}, {size_words(stride)} apart")
     return rows
 
 
@@ -267,7 +271,7 @@ def _offset(bits: int) -> str:
 
 def _row(offset: str, size: str, role: str, dtype: str, cells: Sequence[str]) -> str:
     columns = "  ".join(f"{cell:<9}" for cell in cells)
-    return f"  {offset:<10}{size:>9}  {role:<13}{dtype:<9}{columns}".rstrip()
+    return f"  {offset:<10}{size:>9}  {role:<14}{dtype:<9}{columns}".rstrip()
 
 
 def _line(facts: Sequence[str]) -> str:

@@ -64,59 +64,59 @@ PICTURES = {
     "packed": (
         built(FULL),
         """\
-  0x000000       64 B  k            bf16     0          0          0-31
-                                             ... 16 tokens, 128 B apart
-                                             ... 2 heads, 2 KiB apart
-  0x000040       64 B  v            bf16     0          0          0-31
-                                             ... 16 tokens, 128 B apart
-                                             ... 2 heads, 2 KiB apart""",
+  0x000000       64 B  k             bf16     0          0          0-31
+                                              ... 16 tokens, 128 B apart
+                                              ... 2 heads, 2 KiB apart
+  0x000040       64 B  v             bf16     0          0          0-31
+                                              ... 16 tokens, 128 B apart
+                                              ... 2 heads, 2 KiB apart""",
     ),
     "cpu, in kernel blocks": (
         built(FULL, name="cpu", kernel_block_size=8),
         """\
-  0x000000       16 B  k            bf16     0          0-7        0
-                                             ... 32 elements, 16 B apart
-                                             ... 2 heads, 1 KiB apart
-                                             ... 2 steps of 8 tokens, 2 KiB apart
-  0x000200       64 B  v            bf16     0          0          0-31
-                                             ... 8 tokens, 64 B apart
-                                             ... 2 heads, 1 KiB apart
-                                             ... 2 steps of 8 tokens, 2 KiB apart""",
+  0x000000       16 B  k             bf16     0          0-7        0
+                                              ... 32 elements, 16 B apart
+                                              ... 2 heads, 1 KiB apart
+                                              ... 2 steps of 8 tokens, 2 KiB apart
+  0x000200       64 B  v             bf16     0          0          0-31
+                                              ... 8 tokens, 64 B apart
+                                              ... 2 heads, 1 KiB apart
+                                              ... 2 steps of 8 tokens, 2 KiB apart""",
     ),
     "rocm": (
         abi_placements.rocm(Shape(tokens=16, size=32)),
         """\
-  0x000000       16 B  k            bf16     0          0          0-7
-                                             ... 16 tokens, 16 B apart
-                                             ... 4 steps of 8 elements, 256 B apart
-                                             ... 4 heads, 1 KiB apart
-  0x001000       32 B  v            bf16     0          0-15       0
-                                             ... 32 elements, 32 B apart
-                                             ... 4 heads, 1 KiB apart""",
+  0x000000       16 B  k             bf16     0          0          0-7
+                                              ... 16 tokens, 16 B apart
+                                              ... 4 steps of 8 elements, 256 B apart
+                                              ... 4 heads, 1 KiB apart
+  0x001000       32 B  v             bf16     0          0-15       0
+                                              ... 32 elements, 32 B apart
+                                              ... 4 heads, 1 KiB apart""",
     ),
     "sglang": (
         abi_placements.sglang(),
         """\
   place 0
-  0x000000       32 B  k            bf16     0          0          0-15
-                                             ... 4 heads, 32 B apart
-                                             ... 8 tokens, 128 B apart
+  0x000000       32 B  k             bf16     0          0          0-15
+                                              ... 4 heads, 32 B apart
+                                              ... 8 tokens, 128 B apart
   place 1
-  0x000000       32 B  v            bf16     0          0          0-15
-                                             ... 4 heads, 32 B apart
-                                             ... 8 tokens, 128 B apart""",
+  0x000000       32 B  v             bf16     0          0          0-15
+                                              ... 4 heads, 32 B apart
+                                              ... 8 tokens, 128 B apart""",
     ),
     "pads": (
         abi_placements.odd(Shape(heads=1, tokens=2)),
         """\
-  0x000000        2 B  v            bf16     0          0          0
-                                             ... 16 elements, 4 B apart
-                                             ... 2 tokens, 72 B apart
-  0x000002        2 B  k            bf16     0          0          0
-                                             ... 16 elements, 4 B apart
-                                             ... 2 tokens, 72 B apart
-                  8 B  pad                   between them
-  0x000088       48 B  pad                   to the page's end""",
+  0x000000        2 B  v             bf16     0          0          0
+                                              ... 16 elements, 4 B apart
+                                              ... 2 tokens, 72 B apart
+  0x000002        2 B  k             bf16     0          0          0
+                                              ... 16 elements, 4 B apart
+                                              ... 2 tokens, 72 B apart
+                  8 B  pad                    between them
+  0x000088       48 B  pad                    to the page's end""",
     ),
     "scales in cells": (
         built(
@@ -124,38 +124,38 @@ PICTURES = {
             | {"dtype": "int8", "kv_quant_mode": "INT8_PER_TOKEN_HEAD", "state_content_bytes": 72}
         ),
         """\
-  0x000000       32 B  k            i8       0          0          0-31
-                                             ... 16 tokens, 72 B apart
-                                             ... 2 heads, 1152 B apart
-  0x000020        4 B  k_scale      f32      0          0
-                                             ... 16 tokens, 72 B apart
-                                             ... 2 heads, 1152 B apart
-  0x000024       32 B  v            i8       0          0          0-31
-                                             ... 16 tokens, 72 B apart
-                                             ... 2 heads, 1152 B apart
-  0x000044        4 B  v_scale      f32      0          0
-                                             ... 16 tokens, 72 B apart
-                                             ... 2 heads, 1152 B apart""",
+  0x000000       32 B  k             i8       0          0          0-31
+                                              ... 16 tokens, 72 B apart
+                                              ... 2 heads, 1152 B apart
+  0x000020        4 B  k_scale       f32      0          0
+                                              ... 16 tokens, 72 B apart
+                                              ... 2 heads, 1152 B apart
+  0x000024       32 B  v             i8       0          0          0-31
+                                              ... 16 tokens, 72 B apart
+                                              ... 2 heads, 1152 B apart
+  0x000044        4 B  v_scale       f32      0          0
+                                              ... 16 tokens, 72 B apart
+                                              ... 2 heads, 1152 B apart""",
     ),
     "656": (
         built(LATENT),
         """\
-  0x000000      512 B  latent       e4m3     0          0-511
-                                             ... 16 tokens, 656 B apart
-  0x000200       16 B  latent_scale f32      0                     0-3
-                                             ... 16 tokens, 656 B apart
-  0x000210      128 B  rope         bf16     0          0-63
-                                             ... 16 tokens, 656 B apart""",
+  0x000000      512 B  latent        e4m3     0          0-511
+                                              ... 16 tokens, 656 B apart
+  0x000200       16 B  latent_scale  f32      0                     0-3
+                                              ... 16 tokens, 656 B apart
+  0x000210      128 B  rope          bf16     0          0-63
+                                              ... 16 tokens, 656 B apart""",
     ),
     "heads outside of layers": (
         built(FULL, layout="BHLNC"),
         """\
-  0x000000       64 B  k            bf16     0          0          0-31
-                                             ... 16 tokens, 128 B apart
-                                             ... 2 heads, 4 KiB apart
-  0x000040       64 B  v            bf16     0          0          0-31
-                                             ... 16 tokens, 128 B apart
-                                             ... 2 heads, 4 KiB apart""",
+  0x000000       64 B  k             bf16     0          0          0-31
+                                              ... 16 tokens, 128 B apart
+                                              ... 2 heads, 4 KiB apart
+  0x000040       64 B  v             bf16     0          0          0-31
+                                              ... 16 tokens, 128 B apart
+                                              ... 2 heads, 4 KiB apart""",
     ),
 }
 
@@ -169,8 +169,8 @@ def test_a_page_is_a_map(name: str) -> None:
 def test_the_heading_names_the_axes_that_are_there() -> None:
     names = [page_map(PICTURES[name][0].groups[0]).split("\n")[0] for name in ("packed", "656")]
     assert names == [
-        "  offset        bytes  role         type     head       token      element",
-        "  offset        bytes  role         type     token      element    group",
+        "  offset        bytes  role          type     head       token      element",
+        "  offset        bytes  role          type     token      element    group",
     ]
 
 
@@ -355,7 +355,7 @@ def test_a_state_is_one_for_all_tokens() -> None:
     picture = describe(built(spec))
     assert "one state for all tokens so far" in picture
     assert "type     state      element\n" in picture
-    assert "  0x000460      928 B  pad                   to the page's end" in picture
+    assert "  0x000460      928 B  pad                    to the page's end" in picture
     assert "heads" not in picture
 
 
