@@ -52,15 +52,23 @@ def _counted(group: Group, case: ConvertCase) -> int:
     return case.num_tokens
 
 
+def _tokens_per_state(group: Group) -> list[int]:
+    """A page of which nobody knows the inside is one state of all its tokens."""
+    if group.views[0].role == "page":
+        return [group.document["tokens_per_block"], 1]
+    given: list[int] = group.document.get("tokens_per_state", [1, 1])
+    return given
+
+
 def _num_states(group: Group, case: ConvertCase) -> int:
     """States with a token of the request."""
-    tokens, states = group.document.get("tokens_per_state", [1, 1])
+    tokens, states = _tokens_per_state(group)
     return -int(-_counted(group, case) * states // tokens)
 
 
 def _first_state(group: Group, case: ConvertCase) -> int:
     """The first state that a destination takes."""
-    tokens, states = group.document.get("tokens_per_state", [1, 1])
+    tokens, states = _tokens_per_state(group)
     kind = group.document["kind"]
     if kind == "recurrent":
         return _num_states(group, case) - 1
@@ -71,7 +79,7 @@ def _first_state(group: Group, case: ConvertCase) -> int:
 
 def _slots(group: Group, case: ConvertCase) -> Array:
     """For each slot of each block of the request's whole list the state in it; -1: none."""
-    size = group.views[0].shape["N"]
+    size = group.views[0].shape.get("N", 1)
     end, per_block = _num_states(group, case), group.document["tokens_per_block"]
     given = group.document.get("owner", {}).get("tokens", {})
     ranks, run, rank = given.get("size", 1), given.get("interleave", 1), given.get("rank", 0)
@@ -99,7 +107,9 @@ def _write(
         if block == group.document.get("null_block") or not here.any():
             continue
         page = read(view, position, block)
-        if "H" in view.axes:
+        if view.role == "page":
+            page = found[states[0]]
+        elif "H" in view.axes:
             page[:, here] = found[:, states[here]]
         else:
             page[here] = found[states[here]]
