@@ -91,7 +91,12 @@ def load(given: argparse.Namespace) -> LoadedModel:
     tokenizer = FolderTokenizer(given.tokenizer or given.model)
     model = Llama.load(given.model)
     name = given.served_model_name or str(given.model)
-    spec = _spec(given, name, given.max_model_len or model.config.max_model_tokens)
+    most = model.config.max_model_tokens
+    if given.max_model_len is not None and not 0 < given.max_model_len <= most:
+        raise ValueError(
+            f"--max-model-len {given.max_model_len}: the model was made for {most} positions"
+        )
+    spec = _spec(given, name, given.max_model_len or most)
     settings = KvSettings(
         layout=given.kv_layout,
         block_size=spec.core.block_size,

@@ -67,13 +67,24 @@ async def test_processes_hand_off_to_each_other() -> None:
         assert prefill["kv_event_sources"]["0"]["endpoint"].startswith("tcp://127.0.0.1:")
 
 
-def test_options_reach_the_engines(tmp_path: Path) -> None:
+async def test_a_simulation_loads_no_torch() -> None:
+    program = (
+        "import sys; from transload_engine.__main__ import fleet, parser;"
+        "fleet(parser().parse_args(['--simulate'])); sys.exit('torch' in sys.modules)"
+    )
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", program)
+    assert await soon(process.wait(), START_S) == 0
+
+
+def test_options_reach_the_engines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONHASHSEED", "17")
     profile = tmp_path / "profile.json"
     profile.write_text('{"decode_base_s": 0.5}')
     given = parser().parse_args(
         [
             *("--simulate", "--engines", "prefill=2,local", "--port", "9000"),
             *("--events-port", "6000", "--replay-port", "7000", "--events-topic", "t"),
+            *("--prefix-caching-hash-algo", "sha256_cbor"),
             *("--event-form", "array", "--event-hashes", "bytes", "--data-parallel-size", "2"),
             *("--block-size", "32", "--num-gpu-blocks-override", "65", "--max-model-len", "2048"),
             *("--max-num-seqs", "3", "--max-num-batched-tokens", "100", "--no-async-scheduling"),
@@ -92,6 +103,7 @@ def test_options_reach_the_engines(tmp_path: Path) -> None:
     assert (core.lease_s, core.fails_with_load, core.has_int_names) == (7.0, False, False)
     assert (core.has_connector, local.core.has_connector) == (True, False)
     assert core.profile.decode_base_s == 0.5
+    assert (core.hash_algorithm, core.hash_seed) == ("sha256_cbor", "17")
     assert (first.num_ranks, first.speed, first.reports_cached) == (2, 2.0, False)
 
 

@@ -2,9 +2,11 @@
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tokenizers import Tokenizer
+from tokenizers.decoders import Metaspace
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 
@@ -104,6 +106,50 @@ def test_a_models_template_is_used(folder: Path) -> None:
     assert model.encode_chat(turns, None, add_generation_prompt=False) == [2, 3, 4, 1]
     with pytest.raises(ValueError, match="no tools"):
         model.encode_chat(turns, [{}], add_generation_prompt=False)
+
+
+def test_a_template_sees_what_the_body_gives_it(folder: Path) -> None:
+    (folder / "chat_template.jinja").write_text(
+        "{%- for turn in messages %}{{ turn.content }}{% break %}{% endfor %}"
+        "{%- if is_polite %} there{% endif %}{{ eos_token }}"
+    )
+    model, turns = FolderTokenizer(folder), [{"content": "hi"}, {"content": "user"}]
+    values = {"is_polite": True, "messages": [], "eos_token": "<turn>"}
+    plain = model.encode_chat(turns, None, add_generation_prompt=True)
+    polite = model.encode_chat(turns, None, add_generation_prompt=True, values=values)
+    assert (plain, polite) == ([4, 1], [4, 5, 2])
+
+
+def test_arguments_of_calls_reach_a_template_as_what_they_are(folder: Path) -> None:
+    (folder / "chat_template.jinja").write_text(
+        "{{ messages[0].tool_calls[0].function.arguments.to }}"
+    )
+    model = FolderTokenizer(folder)
+    call: dict[str, Any] = {"function": {"name": "greet", "arguments": '{"to": "user"}'}}
+    turn: Message = {"role": "assistant", "content": None, "tool_calls": [call]}
+    assert model.encode_chat([turn], None, add_generation_prompt=False) == [3]
+    call["function"] = {"arguments": {"to": "there"}}
+    assert model.encode_chat([turn], None, add_generation_prompt=False) == [5]
+    call["function"] = {"arguments": "{"}
+    with pytest.raises(ValueError, match="Expecting property name"):
+        model.encode_chat([turn], None, add_generation_prompt=False)
+
+
+def test_a_template_can_tell_the_time(folder: Path) -> None:
+    (folder / "chat_template.jinja").write_text("{{ 'hi' if strftime_now('%Y') | int > 2000 }}")
+    assert FolderTokenizer(folder).encode_chat([], None, add_generation_prompt=False) == [4]
+
+
+def test_tokens_are_named_with_their_spaces_and_specials(tmp_path: Path) -> None:
+    words = {"[UNK]": 0, "<end>": 1, "\u2581hi": 2, "there": 3}
+    fast = Tokenizer(WordLevel(words, unk_token="[UNK]"))
+    fast.decoder = Metaspace()
+    fast.add_special_tokens(["<end>"])
+    fast.save(str(tmp_path / "tokenizer.json"))
+    (tmp_path / "tokenizer_config.json").write_text('{"eos_token": "<end>"}')
+    model = FolderTokenizer(tmp_path)
+    assert [model.name(token) for token in (1, 2, 3)] == ["<end>", " hi", "there"]
+    assert BYTES.name(68) == "A"
 
 
 def test_a_folder_without_a_template_has_no_conversations(folder: Path) -> None:
