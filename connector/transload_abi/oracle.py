@@ -1,29 +1,27 @@
 """Reads and writes pages by nothing but their descriptor: what all else is held against.
 
 Plain and slow on purpose: each element's address is computed by the formula of `types`, for all
-elements at once. Elements are whole bytes; no dtype of this version is smaller.
+elements at once.
 """
 
 from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from transload_abi.codecs import CODECS, scale_param
-from transload_abi.errors import PlanError, ProofFailed
+from transload_abi.errors import PlanError
 from transload_abi.floats import read_float
 from transload_abi.limits import MAX_QUOTED_CHARS
-from transload_abi.oracle_numbers import Bits, Values, bits_type, decode, encode, largest
+from transload_abi.oracle_bits import Addresses, Pool, extents, gather, offsets, scatter, spans
+from transload_abi.oracle_codecs import Rule, to_elements, to_values
+from transload_abi.oracle_numbers import Bits, Values
 from transload_abi.plan.types import Batch, Conversion, Operand, Plan, Side, Template
 from transload_abi.roles import ROLES
 from transload_abi.types import Descriptor, Group, Role
 
-Memory = dict[str, NDArray[np.uint8]]
+Memory = dict[str, Pool]
 """Bytes of each pool, by the pool's id."""
-
-Addresses = NDArray[np.int64]
-Terms = tuple[tuple[str, int, int, int], ...]
 
 FILL: Final = 0xA5
 """What a byte that nobody has written holds here."""
@@ -55,7 +53,7 @@ def read_elements(
     """
     of, which = _find(d, group, role)
     layers = [
-        _gather(memory[pool], addresses, which.dtype)
+        gather(memory[pool], addresses, which.dtype)
         for pool, addresses in _layers(d, of, which, blocks)
     ]
     return np.stack(layers)
@@ -70,11 +68,19 @@ def write_elements(
         PlanError: There is no such group, role or block, or the shape is another.
     """
     of, which = _find(d, group, role)
-    due = (len(of.layers), len(blocks), *_extents(which.role, which.shape))
+    due = (len(of.layers), len(blocks), *extents(which.role, which.shape))
     if elements.shape != due:
         raise PlanError(f"{group}.{role}: expected elements of shape {due}, got {elements.shape}")
     for (pool, addresses), layer in zip(_layers(d, of, which, blocks), elements, strict=True):
-        _scatter(memory[pool], addresses, layer, which.dtype)
+        scatter(memory[pool], addresses, layer, which.dtype)
+
+
+def has_values(group: Group, role: str) -> bool:
+    """Whether the elements of a role are numbers to others than their owner.
+
+    Positions are none: a binary32 cannot hold them.
+    """
+    return CODECS[group.codec.id].has_values and role != "position"
 
 
 def read_values(
@@ -85,16 +91,16 @@ def read_values(
     A scale's value is the scale itself.
 
     Raises:
-        PlanError: There is no such group, role or block.
+        PlanError: There is no such group, role or block, or the role has no values.
     """
-    of, which = _find(d, group, role)
-    values = decode(read_elements(d, memory, group, role, blocks), which.dtype)
-    scales = _outside_scales(of, role)
-    if scales is None and (inline := CODECS[of.codec.id].scale_role.get(role)):
-        raw = read_elements(d, memory, group, inline, blocks)
-        scales = decode(raw, _role(of, inline).dtype)
-        scales = _spread(scales, of.codec.id, role)
-    return values if scales is None else _product(values, scales)
+    of, which = _find_values(d, group, role)
+    inline = _inline_role(of, role)
+    return to_values(
+        _rule(of.codec.id, which, inline),
+        read_elements(d, memory, group, role, blocks),
+        read_elements(d, memory, group, inline.role, blocks) if inline else None,
+        _outside_scales(of, role),
+    )
 
 
 def write_values(
@@ -102,22 +108,19 @@ def write_values(
 ) -> None:
     """Writes the elements nearest to `values`, and the scales that they need inside the page.
 
-    An element is the value divided by its scale in binary32, then rounded as
-    `oracle_numbers.encode` does. A scale inside the page is the largest magnitude under it divided
-    by the dtype's largest value, or 1 where that is zero.
+    Both are made as section 8 of `ABI.md` says.
 
     Raises:
-        PlanError: There is no such group, role or block, or the shape is another.
+        PlanError: There is no such group, role or block, the role has no values, or the shape is
+            another.
     """
-    of, which = _find(d, group, role)
-    scales = _outside_scales(of, role)
-    if scales is None and (inline := CODECS[of.codec.id].scale_role.get(role)):
-        scales = _make_scales(values, of.codec.id, role, which.dtype)
-        raw = encode(scales, _role(of, inline).dtype)
-        write_elements(d, memory, group, inline, blocks, raw)
-        scales = _spread(scales, of.codec.id, role)
-    quotients = values if scales is None else _quotient(values, scales)
-    write_elements(d, memory, group, role, blocks, encode(quotients, which.dtype))
+    of, which = _find_values(d, group, role)
+    inline = _inline_role(of, role)
+    rule = _rule(of.codec.id, which, inline)
+    elements, scales = to_elements(rule, values, _outside_scales(of, role))
+    write_elements(d, memory, group, role, blocks, elements)
+    if inline and scales is not None:
+        write_elements(d, memory, group, inline.role, blocks, scales)
 
 
 def execute(plan: Plan, src_memory: Memory, dst_memory: Memory) -> None:
@@ -142,6 +145,15 @@ def _find(d: Descriptor, group_id: str, role: str) -> tuple[Group, Role]:
     return group, _role(group, role)
 
 
+def _find_values(d: Descriptor, group_id: str, role: str) -> tuple[Group, Role]:
+    group, found = _find(d, group_id, role)
+    if not has_values(group, role):
+        raise PlanError(
+            f"{group.id}.{role}: codec {group.codec.id!r} does not say what its elements are worth"
+        )
+    return group, found
+
+
 def _role(group: Group, name: str) -> Role:
     found = group.role(name)
     if found is None:
@@ -149,27 +161,23 @@ def _role(group: Group, name: str) -> Role:
     return found
 
 
-def _extents(role: str, shape: dict[str, int]) -> tuple[int, ...]:
-    return tuple(shape[axis] for axis in ROLES[role].axes)
+def _inline_role(group: Group, value: str) -> Role | None:
+    """The role that holds a value role's scales in the page."""
+    return group.role(CODECS[group.codec.id].scale_role.get(value, ""))
 
 
-def _offsets(role: str, shape: dict[str, int], terms: Terms) -> Addresses:
-    """Bits from index 0 to each element, `[*axes]`."""
-    axes = ROLES[role].axes
-    offsets = np.zeros(_extents(role, shape), np.int64)
-    for axis, div, extent, stride in terms:
-        digit = np.arange(shape[axis], dtype=np.int64) // div % extent
-        shape_along = [-1 if each == axis else 1 for each in axes]
-        offsets += (digit * stride).reshape(shape_along)
-    return offsets
+def _rule(codec: str, values: Role | Operand, inline: Role | Operand | None) -> Rule:
+    if inline is None:
+        return Rule(codec, values.dtype)
+    return Rule(codec, values.dtype, inline.dtype, inline.shape.get("G", 0))
 
 
 def _layers(
     d: Descriptor, group: Group, role: Role, blocks: Sequence[int]
 ) -> list[tuple[str, Addresses]]:
-    """For each layer position its pool, and the byte address of each element, `[blocks, *axes]`."""
+    """For each layer position its pool, and the bit address of each element, `[blocks, *axes]`."""
     place = group.places[role.place]
-    inside = _bytes(role.base_bits + _offsets(role.role, role.shape, role.terms))
+    inside = role.base_bits + offsets(role.role, role.shape, role.terms)
     ids = np.asarray(blocks, np.int64).reshape(-1, *[1] * inside.ndim)
     layers = []
     for position in range(len(group.layers)):
@@ -178,74 +186,18 @@ def _layers(
             if not 0 <= block < pool.num_blocks:
                 raise PlanError(f"block {block}: pool {pool.id} has {pool.num_blocks}")
         page = place.offset + position * place.layer_stride
-        layers.append((pool.id, page + ids * place.block_stride + inside))
+        layers.append((pool.id, 8 * (page + ids * place.block_stride) + inside))
     return layers
-
-
-def _bytes(bit_addresses: Addresses) -> Addresses:
-    assert not np.any(bit_addresses % 8), "elements of this version are whole bytes"
-    return bit_addresses // 8
-
-
-def _spans(memory: NDArray[np.uint8], addresses: Addresses, num_bytes: int) -> Addresses:
-    """The address of each byte, `[*addresses, num_bytes]`, all inside of the pool."""
-    spans = addresses[..., None] + np.arange(num_bytes, dtype=np.int64)
-    if spans.size and (spans.min() < 0 or spans.max() >= len(memory)):
-        raise ProofFailed(
-            f"bytes {spans.min()} to {spans.max()} of a pool that has {len(memory)} bytes"
-        )
-    return spans
-
-
-def _gather(memory: NDArray[np.uint8], addresses: Addresses, dtype: str) -> Bits:
-    kind = bits_type(dtype)
-    return memory[_spans(memory, addresses, kind.itemsize)].view(kind)[..., 0]
-
-
-def _scatter(memory: NDArray[np.uint8], addresses: Addresses, elements: Bits, dtype: str) -> None:
-    kind = bits_type(dtype)
-    raw = np.ascontiguousarray(elements, kind)[..., None].view(np.uint8)
-    memory[_spans(memory, addresses, kind.itemsize)] = raw
 
 
 def _outside_scales(group: Group, role: str) -> Values | None:
     """Scales that the codec keeps in its parameters, to be multiplied with `[layers, ...]`."""
-    if not CODECS[group.codec.id].has_scales_param:
+    texts = group.codec.params.get(scale_param(role))
+    if not isinstance(texts, list):
         return None
-    texts = group.codec.params[scale_param(role)]
-    assert isinstance(texts, list), "a checked codec has a list of scales"
     scales = np.array([read_float(str(text)) for text in texts], np.float32)
     num_axes = 1 + len(ROLES[role].axes)
     return scales.reshape(-1, *[1] * num_axes)
-
-
-def _spread(scales: Values, codec: str, role: str) -> Values:
-    """Scales `[..., N]` or `[..., N, G]`, repeated for the elements `[..., N, D]` under each."""
-    size = CODECS[codec].group_elements.get(role)
-    return scales[..., None] if size is None else np.repeat(scales, size, axis=-1)
-
-
-def _make_scales(values: Values, codec: str, role: str, dtype: str) -> Values:
-    size = CODECS[codec].group_elements.get(role)
-    # A NaN has no magnitude, and an infinity that of the largest number.
-    values = np.nan_to_num(np.abs(values), nan=0.0)
-    if size is None:
-        peaks = values.max(axis=-1)
-    else:
-        grouped = values.reshape(*values.shape[:-1], values.shape[-1] // size, size)
-        peaks = grouped.max(axis=-1)
-    scales = _quotient(peaks, largest(dtype))
-    return np.where(scales == 0, np.float32(1), scales)
-
-
-def _product(values: Values, scales: Values) -> Values:
-    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-        return np.multiply(values, scales, dtype=np.float32)
-
-
-def _quotient(values: Values, scales: Values | np.float32) -> Values:
-    with np.errstate(over="ignore", under="ignore", invalid="ignore", divide="ignore"):
-        return np.divide(values, scales, dtype=np.float32)
 
 
 def _pieces(batch: Batch) -> tuple[Addresses, Addresses]:
@@ -266,7 +218,7 @@ def _copy(
     template: Template,
     batch: Batch,
     pieces: tuple[Addresses, Addresses],
-    src_memory: NDArray[np.uint8],
+    src_memory: Pool,
     dst_memory: Memory,
 ) -> None:
     src = _starts(template.src, pieces[0], batch.src_parts)
@@ -276,56 +228,38 @@ def _copy(
         src = src[..., None] + steps * src_stride
         dst = dst[..., None] + steps * dst_stride
     to = dst_memory[template.dst.pool]
-    to[_spans(to, dst, template.run_bytes)] = src_memory[
-        _spans(src_memory, src, template.run_bytes)
-    ]
+    to[spans(to, dst, template.run_bytes)] = src_memory[spans(src_memory, src, template.run_bytes)]
 
 
 def _operand_addresses(operand: Operand, pieces: Addresses, parts: int) -> Addresses:
-    """Byte address of each element, `[pieces, *axes]`."""
-    inside = _bytes(operand.bit + _offsets(operand.role, operand.shape, operand.terms))
+    """Bit address of each element, `[pieces, *axes]`."""
+    inside = operand.bit + offsets(operand.role, operand.shape, operand.terms)
     starts = _starts(operand.side, pieces, parts)
-    return starts.reshape(-1, *[1] * inside.ndim) + inside
+    return 8 * starts.reshape(-1, *[1] * inside.ndim) + inside
 
 
-def _operand_scale(operand: Operand) -> np.float32 | None:
-    return None if operand.values is None else np.float32(read_float(operand.values))
+def _operand_scale(operand: Operand) -> Values | None:
+    return None if operand.values is None else np.array(read_float(operand.values), np.float32)
 
 
 def _read_operands(conversion: Conversion, pieces: Addresses, parts: int, memory: Memory) -> Values:
     """The values to convert, `[pieces, *axes]`."""
-    decoded = [
-        decode(
-            _gather(memory[each.side.pool], _operand_addresses(each, pieces, parts), each.dtype),
-            each.dtype,
-        )
+    elements, *scales = (
+        gather(memory[each.side.pool], _operand_addresses(each, pieces, parts), each.dtype)
         for each in conversion.src
-    ]
-    values, *inline = decoded
-    scale = _operand_scale(conversion.src[0])
-    if scale is not None:
-        return _product(values, np.asarray(scale))
-    if inline:
-        return _product(values, _spread(inline[0], conversion.src_codec, conversion.role))
-    return values
+    )
+    operand, *inline = conversion.src
+    rule = _rule(conversion.src_codec, operand, inline[0] if inline else None)
+    return to_values(rule, elements, scales[0] if scales else None, _operand_scale(operand))
 
 
 def _write_operands(
     conversion: Conversion, pieces: Addresses, parts: int, memory: Memory, values: Values
 ) -> None:
     operand, *inline = conversion.dst
-    scale = _operand_scale(operand)
-    if scale is not None:
-        values = _quotient(values, scale)
-    elif inline:
-        codec, role = conversion.dst_codec, conversion.role
-        scales = _make_scales(values, codec, role, operand.dtype)
-        _put(inline[0], pieces, parts, memory, scales)
-        values = _quotient(values, _spread(scales, codec, role))
-    _put(operand, pieces, parts, memory, values)
-
-
-def _put(operand: Operand, pieces: Addresses, parts: int, memory: Memory, values: Values) -> None:
-    pool = memory[operand.side.pool]
-    bits = encode(values, operand.dtype)
-    _scatter(pool, _operand_addresses(operand, pieces, parts), bits, operand.dtype)
+    rule = _rule(conversion.dst_codec, operand, inline[0] if inline else None)
+    elements, scales = to_elements(rule, values, _operand_scale(operand))
+    made = [elements] if scales is None else [elements, scales]
+    for each, bits in zip(conversion.dst, made, strict=True):
+        where = _operand_addresses(each, pieces, parts)
+        scatter(memory[each.side.pool], where, bits, each.dtype)
