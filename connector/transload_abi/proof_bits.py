@@ -68,12 +68,21 @@ def bundles(src: Descriptor, dst: Descriptor) -> list[Bundle]:
     found = []
     for theirs, ours in product(dst.groups, src.groups):
         layers = tuple(layer for layer in theirs.layers if layer in ours.layers)
-        is_alike = any(ours.role(role.role) for role in theirs.roles)
+        is_alike = _sort(ours) == _sort(theirs) and any(map(ours.role, _names(theirs)))
         if ours.transferable and theirs.transferable and layers and is_alike:
             bundle = Bundle(ours, theirs, layers)
             if len(bundle.heads) and _have_common_token(ours, theirs):
                 found.append(bundle)
     return found
+
+
+def _sort(group: Group) -> str:
+    """What a layer may have beside others."""
+    return group.kind if group.kind in ("cross", "recurrent", "ring") else "attention"
+
+
+def _names(group: Group) -> list[str]:
+    return [role.role for role in group.roles]
 
 
 def _have_common_token(src: Group, dst: Group) -> bool:
@@ -195,17 +204,15 @@ def is_unchanged(bundle: Bundle, ours: Role, theirs: Role, layer: int) -> bool:
 
 
 def _meaning(group: Group, value: str, layer: int) -> tuple[object, ...]:
-    """Dtype, inline codec and outside scale of a value role in one layer."""
+    """Dtype, inline scales and outside scale of a value role in one layer."""
     role = group.role(value)
-    inline = group.codec.id if value in CODECS[group.codec.id].scale_role else ""
+    scales = group.role(CODECS[group.codec.id].scale_role.get(value, ""))
+    inline = (group.codec.id, scales.dtype, scales.shape.get("G")) if scales else ()
     scale = outside_scale(group, value, layer)
     return role and role.dtype, inline, None if scale is None else read_float(scale)
 
 
 def outside_scale(group: Group, value: str, layer: int) -> str | None:
-    """The text of a layer's scale, where the codec keeps it outside of the page."""
-    if not CODECS[group.codec.id].has_scales_param:
-        return None
-    texts = group.codec.params[scale_param(value)]
-    assert isinstance(texts, list), "a checked codec has a list of scales"
-    return str(texts[group.layers.index(layer)])
+    """The text of a layer's scale, where the codec's parameters have one."""
+    texts = group.codec.params.get(scale_param(value))
+    return str(texts[group.layers.index(layer)]) if isinstance(texts, list) else None

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from transload_abi.codecs import CODECS, scale_param
+from transload_abi.codecs import scale_param
 from transload_abi.compare_words import short
 from transload_abi.errors import Refused
 from transload_abi.limits import MAX_LAYERS
@@ -117,11 +117,9 @@ def _role(take: Take, role: Role) -> Role:
 
 
 def _codec(group: Group, positions: list[int]) -> Codec:
-    if not CODECS[group.codec.id].has_scales_param:
-        return group.codec
     params: dict[str, Param] = dict(group.codec.params)
     for role in group.roles:
-        scales = params[scale_param(role.role)]
-        assert isinstance(scales, list), "a checked codec has a list of scales"
-        params[scale_param(role.role)] = [scales[at] for at in positions]
+        scales = params.get(scale_param(role.role))
+        if isinstance(scales, list):
+            params[scale_param(role.role)] = [scales[at] for at in positions]
     return replace(group.codec, params=params)

@@ -8,6 +8,7 @@ from transload_abi.compare_words import short
 from transload_abi.errors import Refused
 from transload_abi.plan.axes import Digits, digits, is_additive, offset
 from transload_abi.plan.types import Side
+from transload_abi.roles import ROLES
 from transload_abi.types import Group, Role, TokenSlice
 
 MAX_PARTS: Final = 1 << 12
@@ -57,11 +58,16 @@ def share(src: Group, dst: Group, layers: tuple[int, ...]) -> Share:
     """What moves between two matched groups.
 
     Raises:
-        Refused: No piece begins at a whole byte, or there would be too many in a block.
+        Refused: No piece begins at a whole byte, there would be too many in a block, or something
+            would be cut of which nobody says how.
     """
     ours, theirs = src.owner.heads, dst.owner.heads
     heads = (max(ours[0], theirs[0]), min(ours[1], theirs[1]))
     one = Share(src, dst, layers, heads, _piece(src, dst))
+    if not one.is_whole and any("N" not in ROLES[role.role].axes for role in dst.roles):
+        raise Refused(
+            f"pages whose inside nobody describes move whole ({short(src.id)} to {short(dst.id)})"
+        )
     if max(one.src_parts, one.dst_parts) > MAX_PARTS:
         raise Refused(
             f"blocks of {src.tokens_per_block} and {dst.tokens_per_block} tokens would be cut into "

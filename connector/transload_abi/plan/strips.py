@@ -107,15 +107,10 @@ def _page_templates(
 
 
 def _unchanged_layers(share: Share, role: Role) -> list[int]:
-    """Layers in which a role's bits are copied as they are."""
-    ours = share.src.role(role.role)
-    if ours is None:
-        return []
+    """Layers in which a role's bits are copied as they are; scales go with what they scale."""
     value = _value_role(share.dst, role)
     source = share.src.role(value.role)
-    if source is None or ours.dtype != role.dtype:
-        return []
-    if value is not role and share.src.codec.id != share.dst.codec.id:
+    if source is None:
         return []
     return [layer for layer in share.layers if _is_unchanged(share, source, value, layer)]
 
@@ -342,8 +337,5 @@ def _layer_operands(
 
 def _outside_scale(group: Group, role: Role, layer: int) -> str | None:
     """The scale of a layer that the codec keeps in its parameters, as text."""
-    if not CODECS[group.codec.id].has_scales_param:
-        return None
-    scales = group.codec.params[scale_param(role.role)]
-    assert isinstance(scales, list), "a checked codec has a list of scales"
-    return str(scales[group.layers.index(layer)])
+    scales = group.codec.params.get(scale_param(role.role))
+    return str(scales[group.layers.index(layer)]) if isinstance(scales, list) else None

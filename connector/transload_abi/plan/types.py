@@ -58,7 +58,7 @@ class Operand(NamedTuple):
         bit: 0 to 7 within that byte.
         shape: Extents of the converted range by axis.
         terms: As in a descriptor, with index 0 at the range's start.
-        values: The scale of a codec that keeps it outside of the page; None: there is none.
+        values: The scale of the role and layer among the codec's parameters; None: there is none.
     """
 
     role: str
@@ -74,10 +74,11 @@ class Conversion(NamedTuple):
     """Elements whose bits change: once for each piece and layer.
 
     Attributes:
-        role: The value role that is converted: `k`, `v`, `latent`, `rope`.
+        role: The value role that is converted.
         layer: The model's layer.
         src_codec, dst_codec: Ids of the codecs.
-        src, dst: The role's own operand first, then its inline scales if it has them.
+        src, dst: The role's own operand first, then its scales in the page if it has them. The
+            extents of `D` and `G` say how many elements share one.
     """
 
     role: str
