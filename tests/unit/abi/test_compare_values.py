@@ -27,10 +27,16 @@ def scaled(dtype: str, scale: float) -> Values:
 
 
 def per_head(dtype: str) -> Values:
-    return Values("per_token_head", dtype, inline=True)
+    return Values("per_token_head", dtype, "f32")
 
 
-DS_MLA = Values("fp8_ds_mla_656", "e4m3", inline=True)
+DS_MLA = Values("fp8_ds_mla_656", "e4m3", "f32", 128)
+INT4 = Values("int4_zero_point", "u4", "f32")
+
+
+def grouped(dtype: str, inline: str, scale: float | None = None, share: int = 32) -> Values:
+    return Values("block_scaled", dtype, inline, share, scale)
+
 
 ROWS: list[tuple[Values, Values, str]] = [
     # The same elements.
@@ -67,6 +73,12 @@ ROWS: list[tuple[Values, Values, str]] = [
     # Between scales and between 8-bit floats.
     (scaled("e4m3", 0.5), scaled("e4m3", 0.25), "lossy"),
     (scaled("e4m3", 0.25), scaled("e4m3", 0.5), "lossy"),
+    (scaled("e4m3", 0.25), scaled("e4m3fnuz", 0.5), "lossless"),
+    (scaled("e4m3", 0.3), scaled("e4m3fnuz", 2 * 0.3), "lossless"),
+    (scaled("e4m3", 0.3 * 2.0**-100), scaled("e4m3fnuz", 0.3 * 2.0**-99), "lossy"),
+    (scaled("e4m3", 2.0**-149), scaled("e4m3fnuz", 2.0**-148), "lossless"),
+    (scaled("e4m3fnuz", 0.5), scaled("e4m3", 0.25), "lossy"),
+    (scaled("e4m3", 0.3), scaled("e4m3fnuz", 0.7), "lossy"),
     (scaled("e4m3", 0.5), scaled("e5m2", 0.5), "lossy"),
     (scaled("e5m2", 0.5), scaled("e4m3", 0.5), "lossy"),
     (plain("bf16"), scaled("e4m3", 1.0), "lossy"),
@@ -84,6 +96,44 @@ ROWS: list[tuple[Values, Values, str]] = [
     (DS_MLA, scaled("e4m3", 1.0), "lossy"),
     (plain("bf16"), DS_MLA, "lossy"),
     (plain("f32"), DS_MLA, "lossy"),
+    # Groups of elements under scales in the page.
+    (grouped("e2m1", "e4m3"), grouped("e2m1", "e4m3"), "none"),
+    (grouped("e2m1", "e4m3", 0.3), grouped("e2m1", "e4m3", 0.3), "none"),
+    (grouped("e2m1", "e4m3", 0.5), grouped("e2m1", "e4m3", 0.25), "lossy"),
+    (grouped("e2m1", "e4m3"), grouped("e2m1", "e4m3", share=16), "lossy"),
+    (grouped("e2m1", "ue8m0"), grouped("e2m1", "e4m3"), "lossy"),
+    (grouped("e4m3", "f32", share=128), DS_MLA, "lossy"),
+    (plain("bf16"), grouped("e2m1", "ue8m0"), "lossy"),
+    (grouped("e2m1", "e4m3"), plain("bf16"), "lossless"),
+    (grouped("e2m1", "e4m3"), plain("f16"), "lossless"),
+    (grouped("e2m1", "e4m3", 0.5), plain("bf16"), "lossless"),
+    (grouped("e2m1", "e4m3", 0.3), plain("bf16"), "lossy"),
+    (grouped("e2m1", "e4m3", 2.0**6), plain("f16"), "lossy"),
+    (grouped("e2m1", "e4m3", 0.3), plain("f32"), "lossless"),
+    (grouped("e4m3", "e4m3"), plain("bf16"), "lossless"),
+    (grouped("e2m1", "e4m3"), scaled("e4m3", 1.0), "lossy"),
+    (grouped("e4m3", "f32"), plain("bf16"), "lossy"),
+    (grouped("e4m3", "ue8m0"), plain("bf16"), "lossless"),
+    (grouped("e2m1", "ue8m0"), plain("bf16"), "lossless"),
+    (grouped("e2m1", "ue8m0", 2.0**-100), plain("bf16"), "lossless"),
+    (grouped("e2m1", "ue8m0", 0.3), plain("bf16"), "lossy"),
+    (grouped("e2m1", "ue8m0"), plain("f16"), "lossy"),
+    (grouped("e2m1", "ue8m0"), scaled("e5m2", 1.0), "lossy"),
+    (grouped("e2m1", "ue8m0"), plain("f32"), "lossless"),
+    # Four bits and a zero point.
+    (INT4, INT4, "none"),
+    (INT4, plain("f32"), "lossless"),
+    (INT4, plain("bf16"), "lossy"),
+    (plain("bf16"), INT4, "lossy"),
+    # A rotary part among scaled latents.
+    (Values("block_scaled", "e4m3"), Values("block_scaled", "e4m3"), "none"),
+    (Values("block_scaled", "e4m3"), plain("bf16"), "lossless"),
+    (Values("block_scaled", "e4m3"), scaled("e4m3", 1.0), "lossless"),
+    (scaled("e4m3", 1.0), Values("block_scaled", "e4m3"), "lossless"),
+    (plain("bf16"), Values("block_scaled", "e4m3"), "lossy"),
+    # What nobody reads moves as it is.
+    (Values("turboquant", "u8"), Values("turboquant", "u8"), "none"),
+    (plain("i64"), plain("i64"), "none"),
 ]
 
 
@@ -139,18 +189,61 @@ def test_lossless_is_never_said_of_a_loss(src: str, scale: float, dst: str) -> N
             assert is_kept(elements(src) * np.float32(scale), dst)
 
 
-@given(st.sampled_from(FP8), FLOATS, st.sampled_from(FP8), FLOATS)
-def test_another_scale_or_8_bit_type_is_lossy(a: str, x: float, b: str, y: float) -> None:
-    assert change(scaled(a, x), scaled(b, y)) == ("none" if (a, x) == (b, y) else "lossy")
+def exact(dtype: str) -> set[float]:
+    """All finite values of a type of at most 16 bits, as Python's floats."""
+    if dtype == "e2m1":
+        return {sign * each for sign in (1, -1) for each in (0, 0.5, 1, 1.5, 2, 3, 4, 6)}
+    return {float(value) for value in elements(dtype)}
+
+
+@pytest.mark.parametrize(("src", "dst"), [*itertools.product(FP8, repeat=2)])
+def test_8_bit_floats_under_every_ratio_of_scales(src: str, dst: str) -> None:
+    held = exact(dst)
+    for exponent in range(-20, 21):
+        source, into = scaled(src, 2.0**exponent), scaled(dst, 1.0)
+        is_kept = {value * 2.0**exponent for value in exact(src)} <= held
+        expected = "lossless" if is_kept else "lossy"
+        assert change(source, into) == ("none" if source == into else expected)
+
+
+@pytest.mark.parametrize("src", ["e2m1", *FP8])
+@pytest.mark.parametrize("dst", ["bf16", "f16"])
+def test_products_with_e4m3_scales_under_every_power_of_two(src: str, dst: str) -> None:
+    products, held = {a * b for a in exact(src) for b in exact("e4m3")}, exact(dst)
+    seen = set()
+    for exponent in (*range(-140, -90), *range(-20, 21), *range(100, 128)):
+        is_kept = {value * 2.0**exponent for value in products} <= held
+        expected = "lossless" if is_kept else "lossy"
+        assert change(grouped(src, "e4m3", 2.0**exponent), plain(dst)) == expected, exponent
+        seen.add(expected)
+    spans_too_much = src.startswith("e5m2") and dst == "f16"
+    assert seen == ({"lossy"} if spans_too_much else {"lossless", "lossy"})
+
+
+@given(
+    st.floats(2.0**-99, 2.0**99, width=32), st.integers(-4, 4), st.sampled_from([*FP8]), st.data()
+)
+def test_scales_that_are_no_powers_of_two_find_every_element_again(
+    scale: float, exponent: int, src: str, data: st.DataObject
+) -> None:
+    dst = data.draw(st.sampled_from(FP8))
+    other = scale * 2.0**exponent
+    if change(scaled(src, scale), scaled(dst, other)) == "lossless":
+        values = elements(src) * np.float32(scale)
+        again = decode(encode(values / np.float32(other), dst), dst) * np.float32(other)
+        assert (again == values).all()
 
 
 def test_words() -> None:
     told = [each.words for each in (plain("bf16"), scaled("e4m3", 0.25), per_head("i8"), DS_MLA)]
+    told += [each.words for each in (grouped("e2m1", "e4m3", 0.5), grouped("e4m3", "ue8m0"))]
     assert told == [
         "bf16",
         "e4m3 with scale 0.25",
         "i8 with a scale per token and head",
         "e4m3 with a scale per token and 128 elements",
+        "e2m1 with an e4m3 scale per token and 32 elements and scale 0.5",
+        "e4m3 with a ue8m0 scale per token and 32 elements",
     ]
 
 
