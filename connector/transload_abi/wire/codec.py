@@ -32,6 +32,7 @@ _STRUCTS: Final = {
 }
 """By sender and type."""
 
+_LACKING: Final = re.compile(r"Object missing required field `(.*)`")
 _AT: Final = re.compile(r" - at `(?:key in )?\$\.?(.*)`$", re.DOTALL)
 
 
@@ -46,15 +47,18 @@ def encode_body(message: Message) -> bytes:
     Raises:
         Unsendable: A field is beyond its limits, or the whole is.
     """
-    tree = {TYPE: type_of(message), **tree_of(message)}
+    name = type_of(message)
+    tree = {TYPE: name, **tree_of(message)}
     try:
-        inspect(tree)
+        inspect(tree, name)
         check_fields(message)
-    except (DescriptorError, FieldError) as error:
-        raise Unsendable(str(error), type_of(message)) from None
+    except DescriptorError as error:
+        raise Unsendable(str(error)) from None
+    except FieldError as error:
+        raise Unsendable(error.problem, f"{name}.{error.field}") from None
     body = pack(tree)
     if len(body) > MAX_MESSAGE_BYTES:
-        raise Unsendable(f"{len(body)} bytes, more than {MAX_MESSAGE_BYTES}", type_of(message))
+        raise Unsendable(f"{len(body)} bytes, more than {MAX_MESSAGE_BYTES}", name)
     return body
 
 
@@ -143,6 +147,9 @@ def _schema_error(text: str, name: str) -> BadMessage:
     found = _AT.search(text)
     path = f"{name}.{found[1]}" if found and found[1] else name
     message = _AT.sub("", text)
+    lacking = _LACKING.fullmatch(message)
+    if lacking:
+        return BadMessage("is missing", join(path, lacking[1]))
     if message.startswith("Invalid enum value "):
         value = message.removeprefix("Invalid enum value ").strip("'")
         return BadMessage(f"{quote(value)} is none of those that this version knows", path)
