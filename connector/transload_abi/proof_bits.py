@@ -68,7 +68,7 @@ def bundles(src: Descriptor, dst: Descriptor) -> list[Bundle]:
     found = []
     for theirs, ours in product(dst.groups, src.groups):
         layers = tuple(layer for layer in theirs.layers if layer in ours.layers)
-        is_alike = _sort(ours) == _sort(theirs) and any(map(ours.role, _names(theirs)))
+        is_alike = not _contents(ours).isdisjoint(_contents(theirs))
         if ours.transferable and theirs.transferable and layers and is_alike:
             bundle = Bundle(ours, theirs, layers)
             if len(bundle.heads) and _have_common_token(ours, theirs):
@@ -76,13 +76,10 @@ def bundles(src: Descriptor, dst: Descriptor) -> list[Bundle]:
     return found
 
 
-def _sort(group: Group) -> str:
-    """What a layer may have beside others."""
-    return group.kind if group.kind in ("cross", "recurrent", "ring") else "attention"
-
-
-def _names(group: Group) -> list[str]:
-    return [role.role for role in group.roles]
+def _contents(group: Group) -> set[tuple[str, str, str]]:
+    """What a layer has once: roles, by what sort of thing has them and who writes their pages."""
+    sort = group.kind if group.kind in ("cross", "recurrent", "ring") else "attention"
+    return {(sort, role.role, group.opaque if role.role == "page" else "") for role in group.roles}
 
 
 def _have_common_token(src: Group, dst: Group) -> bool:
