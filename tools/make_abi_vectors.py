@@ -14,6 +14,7 @@ from abi_vectors.convert_cases import convert_cases
 from abi_vectors.decode_cases import decode_cases
 from abi_vectors.files import write_accepted, write_convert, write_decode, write_refusal
 from abi_vectors.format_cases import format_cases
+from abi_vectors.format_refusals import format_refusals
 from abi_vectors.refusals import refusals
 
 VECTORS = Path(__file__).parents[1] / "tests" / "vectors" / "abi"
@@ -28,7 +29,7 @@ def make(root: Path) -> None:
         write_decode(root, decode, seed)
     for convert in convert_cases():
         write_convert(root, convert)
-    for refusal in refusals():
+    for refusal in [*refusals(), *format_refusals()]:
         write_refusal(root, refusal)
     plain = json.loads((VECTORS / "accepted" / "plain.json").read_bytes())
     write_accepted(root, decodes, plain)

@@ -17,7 +17,7 @@ VECTORS = Path(__file__).parents[1] / "vectors" / "abi"
 TOOLS = Path(make_abi_vectors.__file__).parent
 RECORDED = json.loads((VECTORS.parent / "numbers.json").read_bytes())
 BY_HAND = ("plain.json", "plain.msgpack", "extensions.json")
-MAX_TOTAL_BYTES = 3_000_000
+MAX_TOTAL_BYTES = 7_000_000
 """What strangers are asked to fetch."""
 
 
@@ -85,6 +85,27 @@ def test_the_tool_rounds_as_recorded(dtype: str) -> None:
     values = np.frombuffer(bytes.fromhex("".join(value for value, _ in pairs)), ">f4")
     found = rounding.nearest(values.astype(np.float32), dtype)
     assert found.tolist() == [bits for _, bits in pairs]
+
+
+def test_the_tool_rounds_four_bits_to_the_even_of_two() -> None:
+    values = np.array([0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0, 5.1, 7.0, -0.25, -7.0], np.float32)
+    found = rounding.nearest(values, "e2m1")
+    assert found.tolist() == [0, 2, 2, 4, 4, 6, 6, 7, 7, 8, 15]
+
+
+@pytest.mark.parametrize(
+    ("peak", "scale"), [(6.0, 127), (6.1, 128), (12.0, 128), (2.9, 126), (0.0, 127), (1e-38, 0)]
+)
+def test_the_tool_takes_the_least_power_of_two(peak: float, scale: int) -> None:
+    values = np.array([0.0, -peak], np.float32)
+    _, scales = rounding.stored_under_scales(values, "e2m1", "ue8m0", 1)
+    assert scales.tolist() == [scale]
+
+
+def test_the_tool_hides_a_zero_point_in_the_lowest_bits_of_a_scale() -> None:
+    found, scales = rounding.stored_int4(np.array([[-2.0, 0.0, 5.5]], np.float32))
+    assert scales.tolist() == [0x3F000004]
+    assert found.tolist() == [[0, 4, 15]]
 
 
 def test_the_tool_packs_as_the_document_says() -> None:

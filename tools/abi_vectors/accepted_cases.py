@@ -73,6 +73,12 @@ def _texts(decoded: dict[str, Document]) -> list[Accepted]:
         ("all-of-it", "overlay-full-and-window", _ALL),
         ("all-of-it-odd", "odd-bf16", _ALL),
         ("all-of-it-recurrent", "recurrent-conv-ssm", _ALL),
+        ("all-of-it-by-head", "gdn-by-head", _ALL),
+        ("all-of-it-rotated", "int4-token-head", _ALL),
+        ("all-of-it-opaque", "opaque-page", _ALL),
+        ("terms-to-merge-of-four-bits", "nvfp4-flashinfer-swizzled", split_terms),
+        ("terms-to-merge-turned", "nvfp4-ds-mla-352", split_terms),
+        ("places-of-scales-to-join", "trtllm-nvfp4-separate-scales", multiply_places),
     ]
     texts = [
         Accepted(f"{name}.json", _spread(all_of(spell)(decoded[origin])), _path(origin))
@@ -95,7 +101,14 @@ def _texts(decoded: dict[str, Document]) -> list[Accepted]:
 
 
 def _twins(decoded: dict[str, Document]) -> list[Accepted]:
-    canonical = ("odd-bf16", "mla-e4m3-per-tensor", "sglang-bf16", "group-that-stays", "bare")
+    canonical: tuple[str, ...] = (
+        "odd-bf16",
+        "mla-e4m3-per-tensor",
+        "sglang-bf16",
+        "group-that-stays",
+        "bare",
+    )
+    canonical += ("ultraquant", "turboquant-3bit", "opaque-page", "qsa-ring", "mamba-by-head")
     # Maps have one order there; what lists say in other orders is left to JSON.
     spelled: list[tuple[str, str, Spell]] = [
         ("defaults-spelled-out", "bare", spell_defaults),

@@ -7,6 +7,7 @@ from typing import Any
 from abi_vectors import formats
 from abi_vectors.decode_cases import f32
 from abi_vectors.error_cases import error_cases
+from abi_vectors.format_conversions import format_conversions
 from abi_vectors.format_moves import format_moves
 from abi_vectors.kind_cases import kind_cases
 from abi_vectors.lossy_cases import lossy_cases
@@ -25,6 +26,7 @@ def convert_cases() -> list[ConvertCase]:
         *request_cases(),
         *error_cases(),
         *format_moves(),
+        *format_conversions(),
     ]
 
 

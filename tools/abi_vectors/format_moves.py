@@ -14,7 +14,7 @@ from abi_vectors.transfers import DIMS, LATENT, Blocks, ConvertCase, Source, one
 
 NVFP4 = DIMS._replace(layers=1, size=64)
 ROW: Region = [Field("latent", "e4m3", 56), Field("rope", "bf16", 8)]
-SCALES: Region = [Field("latent_scale", "ue8m0", 7, "NG"), Field("", count=1)]
+SCALES: Region = [Field("latent_scale", "ue8m0", 7, "NG"), Field("", size=1)]
 SCALED: dict[str, Any] = {"codec": {"id": "block_scaled"}}
 STATES = Dims(tokens=16, blocks=4)
 LAST_STATE: dict[str, Any] = {"num_tokens": 41, "src_blocks": {0: [3]}, "dst_blocks": {0: [2]}}
@@ -149,7 +149,8 @@ def _regions() -> list[ConvertCase]:
 
 
 def _rings() -> list[ConvertCase]:
-    dims, ring = LATENT, {"kind": "ring", "window": 4}
+    dims = LATENT
+    ring: dict[str, Any] = {"kind": "ring", "window": 4}
     end: dict[str, Any] = {"num_tokens": 14, "src_blocks": {0: [4]}, "dst_blocks": {0: [2]}}
     position = Field("position", "i64", 3)
     row = rows_of(12)[0]
@@ -242,7 +243,8 @@ def _pools() -> list[ConvertCase]:
 
 
 def _states() -> list[ConvertCase]:
-    mamba, second = state_formats.mamba, {"heads": [4, 8, 8], "groups": [1, 2, 2]}
+    mamba = state_formats.mamba
+    second: dict[str, Any] = {"heads": [4, 8, 8], "groups": [1, 2, 2]}
     ids: list[Blocks] = [{0: [3]}, {0: [1]}]
     halves = [
         mamba("LB", STATES, (4, 1), heads=[0, 4, 8], groups=[0, 1, 2]),

@@ -15,7 +15,7 @@ BLOCK_SCALED: dict[str, Any] = {"codec": {"id": "block_scaled"}}
 
 ROWS_584: list[Region] = [
     [Field("latent", "e4m3", 448), Field("rope", "bf16", 64)],
-    [Field("latent_scale", "ue8m0", 7, "NG"), Field("", count=1)],
+    [Field("latent_scale", "ue8m0", 7, "NG"), Field("", size=1)],
 ]
 ROWS_BF16: list[Region] = [[Field("latent", "bf16", 448), Field("rope", "bf16", 64)]]
 ROWS_528: list[Region] = [

@@ -12,16 +12,16 @@ class Field(NamedTuple):
     """What a row holds of a state.
 
     Attributes:
-        role: Its name; empty: a pad of `count` bytes.
+        role: Its name; empty: a pad of `size` bytes.
         dtype: Of its elements.
-        count: How many.
+        size: How many.
         axes: After the blocks; the last is the elements'.
-        turned: Above 1: the elements lie as `[turned, count / turned]` and count the other way.
+        turned: Above 1: the elements lie as `[turned, size / turned]` and count the other way.
     """
 
     role: str
     dtype: str = "u8"
-    count: int = 0
+    size: int = 0
     axes: str = "ND"
     turned: int = 1
 
@@ -29,15 +29,15 @@ class Field(NamedTuple):
     def num_bytes(self) -> int:
         """Of a state."""
         if self.dtype in HALF_BYTES:
-            return self.count // 2
-        return self.count * int(kind(self.dtype)[-1])
+            return self.size // 2
+        return self.size * int(kind(self.dtype)[-1])
 
     def view(self, raw: Array) -> View:
         """The field as `[layers, blocks, ..., bytes]` holds it."""
         array = raw.view(kind(self.dtype))
         if self.turned == 1:
             return View(self.role, self.dtype, self.axes, list(array))
-        turned = split(array, self.turned, self.count // self.turned).swapaxes(-1, -2)
+        turned = split(array, self.turned, self.size // self.turned).swapaxes(-1, -2)
         return View(self.role, self.dtype, self.axes + self.axes[-1], list(turned))
 
 

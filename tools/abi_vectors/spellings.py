@@ -119,7 +119,7 @@ def _whole_group(group: Document) -> Document:
     place = {"layer_stride": 0, "offset": 0, "page_bytes": 0}
     role = {"terms": [], "base_bits": 0, "place": 0}
     given: Document = {"tokens_per_state": [1, 1], "window": 0, "table": 0, "null_block": None}
-    given |= {"transferable": True} | group
+    given |= {"transferable": True, "opaque": ""} | group
     given["codec"] = {"id": "none", "params": {}} | group.get("codec", {})
     owner = {"heads": [0, 1, 1], "replica": [0, 1]} | group.get("owner", {})
     # The interleave of a slice of one rank says nothing, whatever it is.

@@ -95,8 +95,8 @@ def opaque_pages(dims: Dims, page: int, **document: Any) -> Cache:
     cache = Cache()
     raw = cache.pool("kv", dims.layers * dims.blocks * page, dims.blocks, align=256)
     views = [View("page", "u8", "D", list(raw.reshape(dims.layers, dims.blocks, page)))]
-    given = {"opaque": "example/1.0 backend=of-its-own", "codec": {"id": "opaque"}}
-    given |= {"page_bytes": page}
+    given: dict[str, Any] = {"opaque": "example/1.0 backend=of-its-own", "page_bytes": page}
+    given |= {"codec": {"id": "opaque"}}
     return cache.group(views, dims.blocks, **attention(dims, **(given | document)))
 
 
