@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from support.abi_placements import PLACEMENTS, Shape
 from transload_abi.canonical import Term
-from transload_abi.codecs import CODECS, scale_param
+from transload_abi.codecs import CODECS, CodecRule, rotation_param, scale_param
 from transload_abi.dtypes import DTYPES
 from transload_abi.floats import f32, f64
 from transload_abi.limits import MAX_TERMS
@@ -33,6 +33,7 @@ from transload_abi.types import (
 
 NAMES = st.text(st.characters(exclude_categories=["Cc", "Cs"]), min_size=1, max_size=6)
 SCALES = st.floats(min_value=2.0**-100, max_value=2.0**100, width=32).map(f32)
+_TABLES = st.sampled_from(["signs of the first kind", "sha256:" + "5a" * 32])
 PARAMS: st.SearchStrategy[dict[str, Param]] = st.dictionaries(
     st.sampled_from(["rope_theta", "rope_type", "factor", "sections", "x_odd"]),
     st.one_of(
@@ -90,25 +91,15 @@ def descriptors(draw: st.DrawFn) -> Descriptor:
 def groups_of(draw: st.DrawFn, layers: tuple[int, ...], name: str) -> tuple[Group, Pool]:
     """A group of those layers, and the pool it alone is in."""
     codec_id = draw(st.sampled_from(sorted(CODECS)))
-    rule = CODECS[codec_id]
-    role_set = draw(st.sampled_from(rule.role_sets))
+    role_set = draw(_role_sets(CODECS[codec_id]))
     kind, tokens, states, window = draw(_kinds(role_set))
-    heads = draw(st.integers(1, 3)) if "k" in role_set else 1
-    first = draw(st.integers(0, 2)) if "k" in role_set else 0
-    extents = {
-        "H": heads,
-        "N": tokens * states[1] // states[0],
-        "D": draw(st.sampled_from([1, 2, 6, 8])),
-        "G": 2,
-    }
-    if rule.group_elements:
-        extents["D"] = 256
+    has_heads = any("H" in ROLES[role].axes for role in role_set)
+    heads = draw(st.integers(1, 3)) if has_heads else 1
+    first = draw(st.integers(0, 2)) if has_heads else 0
+    extents = {"H": heads, "N": tokens * states[1] // states[0], **draw(_sizes(codec_id))}
     roles, page_bytes = draw(_page(role_set, extents))
     num_blocks = draw(st.integers(1, 3))
     place, num_bytes = draw(_places(f"pool {name}", len(layers), num_blocks, page_bytes))
-    scales: dict[str, Param] = {
-        scale_param(role): [draw(SCALES) for _ in layers] for role in role_set
-    }
     group = Group(
         id=f"group {name}",
         kind=kind,
@@ -116,7 +107,7 @@ def groups_of(draw: st.DrawFn, layers: tuple[int, ...], name: str) -> tuple[Grou
         tokens_per_block=tokens,
         places=(place,),
         roles=roles,
-        codec=Codec(codec_id, scales if rule.has_scales_param else {}),
+        codec=draw(_codecs(codec_id, role_set, len(layers))),
         tokens_per_state=states,
         window=window,
         table=int(name),
@@ -124,15 +115,60 @@ def groups_of(draw: st.DrawFn, layers: tuple[int, ...], name: str) -> tuple[Grou
         transferable=draw(st.booleans()),
         owner=Owner(
             heads=(first, first + heads, first + heads + draw(st.integers(0, 1)))
-            if "k" in role_set
+            if has_heads
             else (0, 1, 1),
             tokens=draw(st.sampled_from([TokenSlice(), TokenSlice(1, 2, tokens)]))
             if states == (1, 1) and kind not in ("recurrent", "ring")
             else TokenSlice(),
             replica=draw(st.sampled_from([(0, 1), (1, 2)])),
         ),
+        opaque=draw(NAMES) if codec_id == "opaque" or draw(st.integers(0, 9)) == 0 else "",
     )
     return group, Pool(f"pool {name}", "device", num_bytes, num_blocks, align=8)
+
+
+@st.composite
+def _role_sets(draw: st.DrawFn, rule: CodecRule) -> dict[str, frozenset[str]]:
+    """A codec's set of roles; all choices of a recurrent layer's parts count as one."""
+    parts = [each for each in rule.role_sets if _is_by_head(each)]
+    others = [each for each in rule.role_sets if not _is_by_head(each)]
+    if parts:
+        others.append(draw(st.sampled_from(parts)))
+    return draw(st.sampled_from(others))
+
+
+def _is_by_head(role_set: dict[str, frozenset[str]]) -> bool:
+    return all(role.startswith(("conv_", "ssm_h")) for role in role_set)
+
+
+@st.composite
+def _sizes(draw: st.DrawFn, codec_id: str) -> dict[str, int]:
+    """Extents of `D` and `G`."""
+    shares = set(CODECS[codec_id].group_elements.values())
+    if not shares:
+        return {"D": draw(st.sampled_from([1, 2, 6, 8])), "G": 1}
+    share = max(shares) or draw(st.sampled_from([2, 4]))
+    num_groups = draw(st.sampled_from([1, 2] if share > 4 else [1, 2, 4]))
+    return {"D": share * num_groups, "G": num_groups}
+
+
+@st.composite
+def _codecs(
+    draw: st.DrawFn, codec_id: str, role_set: dict[str, frozenset[str]], num_layers: int
+) -> Codec:
+    """A codec with what its roles need, and perhaps with what they may have."""
+    rule = CODECS[codec_id]
+    inline = sorted(role_set.keys() & rule.scale_role.keys())
+    params: dict[str, Param] = {name: draw(_TABLES) for name in rule.text_params}
+    params |= {name: draw(st.integers(1, 8)) for name in rule.integer_params}
+    if rule.may_be_rotated:
+        params |= {rotation_param(role): draw(_TABLES) for role in inline if draw(st.booleans())}
+    scaled = sorted(role_set) if rule.has_scales_param else []
+    if rule.may_have_scales_param and draw(st.booleans()):
+        scaled = inline
+    for role in scaled:
+        params[scale_param(role)] = [draw(SCALES) for _ in range(num_layers)]
+    return Codec(codec_id, params)
 
 
 @st.composite
@@ -141,12 +177,16 @@ def _kinds(
 ) -> tuple[Kind, int, tuple[int, int], int]:
     """Kind, tokens in a block, tokens per state and window."""
     tokens = draw(st.sampled_from([1, 2, 4, 12]))
-    if "ssm" in role_set:
+    if role_set.keys() & {"conv", "ssm"} or _is_by_head(role_set):
         return "recurrent", tokens, (tokens, 1), 0
-    kinds: list[tuple[Kind, int]] = [("mla", 0), ("sliding_window_mla", 9)]
-    if "k" in role_set:
-        kinds = [("full", 0), ("full", 8), ("sliding_window", 5), ("chunked_local", 8)]
-        kinds += [("cross", 0), ("ring", tokens)]
+    kinds: list[tuple[Kind, int]] = [("ring", tokens)]
+    if role_set.keys() & {"latent", "page"}:
+        kinds += [("mla", 0), ("sliding_window_mla", 9)]
+    elif "state_kv" in role_set:
+        kinds += [("sliding_window", 5)]
+    else:
+        kinds += [("full", 0), ("full", 8), ("sliding_window", 5), ("chunked_local", 8)]
+        kinds += [("cross", 0)]
     kind, window = draw(st.sampled_from(kinds))
     numerator, denominator = draw(st.sampled_from([(1, 1), (1, 2), (2, 1), (2, 3)]))
     if tokens % numerator or gcd(numerator, denominator) > 1:
@@ -170,10 +210,10 @@ def _page(
         for axis, div, extent in draw(st.permutations(digits)):
             terms.append((axis, div, extent, stride))
             stride = stride * extent + 8 * draw(st.integers(0, 1))
-        base = end + 8 * draw(st.integers(0, 2))
+        base = -(-end // 8) * 8 + 8 * draw(st.integers(0, 2))
         roles.append(Role(name, dtype, bits, shape, tuple(terms), base))
         end = base + stride
-    return tuple(roles), end // 8 + draw(st.integers(0, 3))
+    return tuple(roles), -(-end // 8) + draw(st.integers(0, 3))
 
 
 @st.composite
