@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 import httpx
@@ -18,7 +18,7 @@ from support.waiting import soon, until
 from transload_engine.core.hashes import CborHash, HashAlgorithm
 from transload_engine.core.runner import Chosen, Chunk
 from transload_engine.server.sampling import ModelDefaults
-from transload_engine.server.tokens import ByteTokenizer
+from transload_engine.server.tokens import NO_VALUES, ByteTokenizer, Message
 
 BYTES = ByteTokenizer()
 
@@ -153,7 +153,7 @@ def _broken(chunk: Chunk) -> Chosen:
     raise RuntimeError("the model broke")
 
 
-async def _break_the_model() -> None:
+async def _break_the_model(answers: list[httpx.Response]) -> None:
     async with serve_model() as server:
         server.runner.gate.clear()
         first = asyncio.create_task(server.complete())
@@ -162,15 +162,49 @@ async def _break_the_model() -> None:
         await until(lambda: server.engine.cores[0].num_waiting == 1, "another waits")
         server.runner.chooses = _broken
         server.runner.gate.set()
-        assert (await soon(first)).status_code == 500
-        assert '"code":500' in (await soon(second)).text
-        assert (await server.complete()).status_code == 503
-        assert (await server.client.get("/health")).status_code == 503
+        answers += [await soon(first), await soon(second), await server.complete()]
 
 
 async def test_a_runner_that_fails_ends_all_requests_and_refuses_others() -> None:
+    answers: list[httpx.Response] = []
     with pytest.raises(RuntimeError, match="the model broke"):
-        await _break_the_model()
+        await _break_the_model(answers)
+    whole, streamed, late = answers
+    assert (whole.status_code, late.status_code) == (500, 503)
+    assert '"code":500' in streamed.text
+
+
+class _SeeingTokenizer(ByteTokenizer):
+    """Keeps what templates would see."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[tuple[object, dict[str, Any]]] = []
+
+    def encode_chat(
+        self,
+        messages: list[Message],
+        tools: list[Any] | None,
+        *,
+        add_generation_prompt: bool,
+        values: Mapping[str, Any] = NO_VALUES,
+    ) -> list[int]:
+        self.seen.append((tools, dict(values)))
+        return [5]
+
+
+async def test_a_chats_template_sees_tools_and_what_else_is_given() -> None:
+    tokenizer = _SeeingTokenizer()
+    async with serve_model(tokenizer=tokenizer) as server:
+        await server.chat(tools=[{"type": "function"}], tool_choice="auto")
+        await server.chat(chat_template_kwargs={"a": 1}, reasoning_effort="low", documents=[])
+        await server.client.post(
+            "/tokenize", json={"messages": [], "chat_template_kwargs": {"a": 2}}
+        )
+        refused = await server.chat(chat_template_kwargs=[1])
+    values = {"a": 1, "reasoning_effort": "low", "enable_thinking": True, "documents": []}
+    assert tokenizer.seen == [([{"type": "function"}], {}), (None, values), (None, {"a": 2})]
+    assert refused.status_code == 400
 
 
 @pytest.mark.parametrize("name", ["do_remote_decode", "do_remote_prefill"])
