@@ -231,9 +231,9 @@ def _role_rows(role: Role, words: dict[str, str]) -> list[str]:
         run *= inner[2]
     cells = []
     for axis in words:
-        is_run = inner is not None and inner[0] == axis
-        last = inner[2] if is_run and inner is not None else 1
-        cells.append(range_words(0, last) if axis in role.shape else "")
+        _, div, extent, _ = inner if inner is not None and inner[0] == axis else (axis, 1, 1, 0)
+        run_words = f"0-{(extent - 1) * div} by {div}" if div > 1 else range_words(0, extent)
+        cells.append(run_words if axis in role.shape else "")
     rows = [_row(_offset(role.base_bits), size_words(run), role.role, role.dtype, cells)]
     for axis, div, extent, stride in digits:
         what = times_words(extent, words[axis])

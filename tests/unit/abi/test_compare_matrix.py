@@ -226,6 +226,7 @@ TABLE: dict[str, Row | None] = {
         group(transferable=False), "identical", "refused", "groups[0].layers"
     ),
     "Group.owner": lossless(half_the_heads, "groups[0].owner.heads"),
+    "Group.opaque": refused(group(opaque="engine 1.0"), "groups[0].opaque"),
 }
 """By field. None: its value follows from other fields, or there is only one."""
 

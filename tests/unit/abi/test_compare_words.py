@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from support.abi_placements import PLACEMENTS, Shape
 from transload_abi.compare import compare
 from transload_abi.compare_words import (
+    SHORT_WORDS,
     heads_words,
     layers_words,
     numbers_words,
@@ -15,6 +16,7 @@ from transload_abi.compare_words import (
     tokens_words,
 )
 from transload_abi.limits import MAX_QUOTED_CHARS
+from transload_abi.roles import ROLES
 from transload_abi.types import Descriptor, Model, Param, Rope, TokenSlice
 
 PLAIN = PLACEMENTS["LBHNC"](Shape(layers=1, blocks=2, heads=1, tokens=1, size=8))
@@ -97,6 +99,11 @@ def test_ids_of_groups_are_cut_in_what_is_absent() -> None:
     dst: Descriptor = replace(PLAIN, groups=(replace(group, id="i" * LONG, layers=(0, 1)),))
     (sentence,) = compare(PLAIN, dst).absent
     assert len(sentence) <= MAX_QUOTED_CHARS + 60
+
+
+def test_every_role_has_a_word_of_its_own() -> None:
+    assert set(SHORT_WORDS) == set(ROLES)
+    assert len(set(SHORT_WORDS.values())) == len(ROLES)
 
 
 def test_slices_of_tokens_and_single_layers_read_as_sentences() -> None:

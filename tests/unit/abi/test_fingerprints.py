@@ -8,6 +8,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
+from support.abi_formats import nvfp4, opaque
 from support.abi_placements import PLACEMENTS, SHAPE, vllm
 from transload_abi import fingerprints
 from transload_abi.fingerprints import of_descriptor, of_group, of_groups
@@ -78,6 +79,7 @@ FIELDS: list[tuple[str, object, set[str]]] = [
     ("groups.table", 3, {"placement"}),
     ("groups.null_block", None, {"placement"}),
     ("groups.transferable", False, set()),
+    ("groups.opaque", "engine 1.0", {"page"}),
     ("groups.owner", Owner((0, 4, 4), replica=(1, 2)), {"placement"}),
     ("groups.owner.heads", (4, 8, 8), {"meaning", "placement"}),
     ("groups.owner.replica", (1, 2), {"placement"}),
@@ -221,6 +223,28 @@ def test_what_is_hashed() -> None:
     assert page == hashlib.sha256(text.encode()).hexdigest()
     whole = f'page:["{page}"]'.encode()
     assert of_descriptor(BASE).page == hashlib.sha256(whole).hexdigest()
+
+
+def test_who_writes_pages_is_hashed_where_it_is_told() -> None:
+    d = opaque('by "x"', 16)
+    text = (
+        'page:{"codec":{"id":"opaque"},"endian":"little","opaque":"by \\"x\\"","roles":['
+        '{"bits":8,"dtype":"u8","role":"page","shape":{"D":16},"terms":[["D",1,16,8]]}],'
+        '"tokens_per_block":16,"tokens_per_state":[1,1]}'
+    )
+    assert of_group(d, d.groups[0]).page == hashlib.sha256(text.encode()).hexdigest()
+
+
+def test_scales_beside_those_in_pages_belong_to_layers_too() -> None:
+    def of(layers: tuple[int, int], scales: list[int | str]) -> str:
+        d = nvfp4()
+        codec = Codec("block_scaled", {"scales.k": scales, "scales.v": scales, "rotation.k": "h"})
+        group = replace(d.groups[0], layers=layers, codec=codec)
+        return of_group(d, group).meaning
+
+    one, two = "f32:3f800000", "f32:40000000"
+    assert of((0, 1), [one, two]) == of((1, 0), [two, one])
+    assert of((0, 1), [one, two]) != of((0, 1), [two, one])
 
 
 def test_the_model_is_spelled_out_once_for_all_groups(monkeypatch: pytest.MonkeyPatch) -> None:
