@@ -152,7 +152,7 @@ CODECS: Final[dict[str, CodecRule]] = {
         integer_params=("key_bits", "value_bits"),
         has_values=False,
     ),
-    "opaque": CodecRule(({"page": _U8},), text_params=("format",), has_values=False),
+    "opaque": CodecRule(({"page": _U8},), has_values=False),
 }
 """By id. `scales.<role>` is a list of `f32:` texts, one per layer in the order of `Group.layers`.
 `rotation.<role>` names what was done to the elements before they were rounded (`sha256:` and the
