@@ -43,7 +43,8 @@ def write_decode(root: Path, case: DecodeCase, seed: int) -> None:
             file = f"{name}.{view.role}.bin"
             _put(folder / "elements" / file, found.astype(kind(view.dtype)).tobytes())
             roles[view.role] = {"shape": list(found.shape), "elements": f"elements/{file}"}
-            if group.document.get("codec", {}).get("id") in _WITHOUT_VALUES:
+            codec = group.document.get("codec", {}).get("id")
+            if codec in _WITHOUT_VALUES or view.role == "position":
                 continue
             values = group_values(group, written, view.role)
             _put(folder / "values" / file, values.astype("<f4").tobytes())
