@@ -47,11 +47,11 @@ class Hello(Message, frozen=True):
     """The first message of a control stream.
 
     Attributes:
-        versions: Of the protocol that the reader speaks.
+        versions: Of the protocol that the reader speaks, ascending.
         engine: Its name, for people.
         generation: Another one after each start of the reader.
         nonce: 64 hex digits, drawn for this session.
-        features: Names of additions that the reader knows.
+        features: Names of additions that the reader knows, ascending.
         max_data_bytes: Of a data frame that it takes.
     """
 
@@ -64,7 +64,9 @@ class Hello(Message, frozen=True):
 
 
 class Prove(Message, frozen=True):
-    """The reader knows the shared token. Its descriptor follows in a frame of its own.
+    """The reader knows the shared token.
+
+    Its descriptor follows in a frame of its own, or a `Forgo` of one who has none.
 
     Attributes:
         proof: 64 hex digits, see `auth`.
@@ -105,7 +107,8 @@ class Read(Message, frozen=True):
 
     Attributes:
         group: Of the holder's descriptor.
-        blocks: Ranges of positions in the handoff's list of the group's table; not block ids.
+        blocks: Ranges of positions in the handoff's list of the group's table, ascending; not block
+            ids.
         layers: Range of the group's layer positions; None for all.
         heads: Range of the model's head numbers; None for all that are held. Only with form
             `elements`.
@@ -167,7 +170,7 @@ class Release(Message, frozen=True):
 
 
 class Forgo(Message, frozen=True):
-    """As `Release`, for a handoff that was never opened: all readers' shares of it are given up.
+    """End a lease for all its readers at once; it need not be open.
 
     Sent by whoever knows that nobody will come, a router for instance; needs no descriptor.
     """
@@ -273,7 +276,7 @@ class ReadEnd(Message, frozen=True, tag="read_end"):
     """All bytes of a read have been sent, and the lease was still held behind the last one.
 
     Attributes:
-        num_bytes: That were sent.
+        num_bytes: Of the payload. Those on another stream may still be under way.
     """
 
     id: int
@@ -309,7 +312,7 @@ class Ended(Message, frozen=True):
 
 
 class Expired(Message, frozen=True):
-    """The answer to any request about a lease that is not held; bytes of a read are worthless.
+    """The answer to any request about a lease that is not held; a read's bytes are worthless.
 
     Attributes:
         why: See `Gone`.
