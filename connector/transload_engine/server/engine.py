@@ -1,5 +1,6 @@
 """One engine as it is served, and the simulated one: what can be done to it while it runs."""
 
+import abc
 import asyncio
 import contextlib
 import itertools
@@ -122,7 +123,7 @@ VLLM = Identity("vllm", "0.32.0", "vllm-0.32.0-simulated")
 """What a simulated engine passes itself off as."""
 
 
-class Engine(Generic[AnyRank]):
+class Engine(abc.ABC, Generic[AnyRank]):
     """What engines of either kind are to the HTTP surface.
 
     Args:
@@ -150,9 +151,9 @@ class Engine(Generic[AnyRank]):
         self._server = HttpServer(api)
 
     @property
+    @abc.abstractmethod
     def refuses(self) -> bool:
         """Whether the core is dead: everything is answered 503."""
-        raise NotImplementedError
 
     def read(self, body: Body, *, is_chat: bool) -> Want:
         """What a body asks for.

@@ -7,7 +7,7 @@ import argparse
 import contextlib
 import os
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -35,7 +35,10 @@ MAX_BATCH_TOKENS: Final = 2048
 """vLLM's default where the machine is none of the largest (`engine/arg_utils.py`)."""
 
 REQUESTS_THAT_FIT: Final = 4
-"""Of the greatest length, in a cache whose size nobody gave."""
+"""Of the greatest length, in a cache whose size nobody gave, if they fit in `CACHE_BYTES`."""
+
+CACHE_BYTES: Final = 4 << 30
+"""Of that cache at most; weights in f32 need room beside it."""
 
 
 def model_parser() -> argparse.ArgumentParser:
@@ -96,14 +99,14 @@ def load(given: argparse.Namespace) -> LoadedModel:
         raise ValueError(
             f"--max-model-len {given.max_model_len}: the model was made for {most} positions"
         )
-    spec = _spec(given, name, given.max_model_len or most)
-    settings = KvSettings(
-        layout=given.kv_layout,
-        block_size=spec.core.block_size,
-        num_blocks=spec.core.num_blocks,
-        dtype=KV_DTYPES[given.kv_dtype],
-    )
-    cache = PagedCache(make_descriptor(model.config, settings, ModelName(name)))
+    max_tokens = given.max_model_len or most
+    small = KvSettings(given.kv_layout, given.block_size, 2, KV_DTYPES[given.kv_dtype])
+    named = ModelName(name)
+    pools = make_descriptor(model.config, small, named).pools
+    block_bytes = sum(pool.num_bytes for pool in pools) // small.num_blocks
+    spec = _spec(given, name, max_tokens, _num_blocks(given, max_tokens, block_bytes))
+    settings = replace(small, num_blocks=spec.core.num_blocks)
+    cache = PagedCache(make_descriptor(model.config, settings, named))
     return LoadedModel(
         spec=spec,
         runner=TorchRunner(model, cache, given.seed),
@@ -113,11 +116,19 @@ def load(given: argparse.Namespace) -> LoadedModel:
     )
 
 
-def _spec(given: argparse.Namespace, name: str, max_model_tokens: int) -> EngineSpec:
-    num_request_blocks = -(-max_model_tokens // given.block_size)
+def _num_blocks(given: argparse.Namespace, max_model_tokens: int, block_bytes: int) -> int:
+    if given.num_gpu_blocks_override is not None:
+        return int(given.num_gpu_blocks_override)
+    num_request_blocks: int = -(-max_model_tokens // given.block_size)
+    return min(1 + REQUESTS_THAT_FIT * num_request_blocks, CACHE_BYTES // block_bytes)
+
+
+def _spec(
+    given: argparse.Namespace, name: str, max_model_tokens: int, num_blocks: int
+) -> EngineSpec:
     core = CoreSettings(
         block_size=given.block_size,
-        num_blocks=given.num_gpu_blocks_override or 1 + REQUESTS_THAT_FIT * num_request_blocks,
+        num_blocks=num_blocks,
         max_model_tokens=max_model_tokens,
         max_requests=given.max_num_seqs,
         max_batch_tokens=given.max_num_batched_tokens,

@@ -3,6 +3,7 @@
 Knows not how its core is stepped: that is what its kinds differ in.
 """
 
+import abc
 import asyncio
 import time
 from collections.abc import Callable, Coroutine
@@ -18,7 +19,7 @@ Receiver = Callable[[Output], None]
 Core = TypeVar("Core", bound=ServingCore)
 
 
-class Rank(Generic[Core]):
+class Rank(abc.ABC, Generic[Core]):
     """See the module.
 
     Args:
@@ -68,13 +69,13 @@ class Rank(Generic[Core]):
             self.give_up(unread)
         self._told.set()
 
+    @abc.abstractmethod
     def give_up(self, handoff: Handoff) -> None:
         """Tell where a handoff comes from that it will not be read."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def fail(self) -> None:
         """This rank's work has ended with a failure; it takes no step any more."""
-        raise NotImplementedError
 
     def _spawn(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)

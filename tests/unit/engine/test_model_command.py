@@ -15,6 +15,7 @@ from tokenizers.pre_tokenizers import Whitespace
 from support.tiny_models import VOCABULARY, generate, some_tokens, write_checkpoint
 from support.waiting import soon
 from transload_engine.__main__ import main
+from transload_engine.server import model_command
 from transload_engine.server.model_command import LoadedModel, load, model_parser, running
 from transload_engine.server.model_engine import ModelEngine
 
@@ -126,6 +127,14 @@ def test_options_reach_the_engine(folder: Path) -> None:
     assert whole.spec.model == str(folder)
     assert whole.spec.core.max_model_tokens == 512
     assert whole.defaults.eos_ids == {2}
+
+
+def test_a_cache_of_no_given_size_has_its_bounds(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # 16 tokens of 2 layers, 2 heads of 16 elements, K and V, in 4 bytes.
+    monkeypatch.setattr(model_command, "CACHE_BYTES", 40 * 16 * 2 * 2 * 16 * 2 * 4)
+    assert loaded(folder).spec.core.num_blocks == 40
 
 
 @pytest.mark.parametrize(
