@@ -10,6 +10,7 @@ later is refused.
 """
 
 import asyncio
+import logging
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -21,6 +22,8 @@ from transload_engine.core.runner import Runner
 from transload_engine.core.serving import Output
 from transload_engine.server.publisher import EventPublisher
 from transload_engine.server.rank import Rank
+
+_log = logging.getLogger(__name__)
 
 
 class ModelRank(Rank[ModelCore]):
@@ -63,6 +66,7 @@ class ModelRank(Rank[ModelCore]):
     def fail(self) -> None:
         """See `Rank`."""
         self.is_dead = True
+        _log.error("a step has failed; all requests are refused", exc_info=self._failure)
         for request_id in list(self._receivers):
             self._deliver(Output(request_id, finish=Finish.ERROR))
 

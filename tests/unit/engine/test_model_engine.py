@@ -165,13 +165,18 @@ async def _break_the_model(answers: list[httpx.Response]) -> None:
         answers += [await soon(first), await soon(second), await server.complete()]
 
 
-async def test_a_runner_that_fails_ends_all_requests_and_refuses_others() -> None:
+async def test_a_runner_that_fails_ends_all_requests_and_refuses_others(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     answers: list[httpx.Response] = []
     with pytest.raises(RuntimeError, match="the model broke"):
         await _break_the_model(answers)
     whole, streamed, late = answers
     assert (whole.status_code, late.status_code) == (500, 503)
     assert '"code":500' in streamed.text
+    (told,) = [record for record in caplog.records if record.name.startswith("transload_engine")]
+    assert told.exc_info is not None
+    assert str(told.exc_info[1]) == "the model broke"
 
 
 class _SeeingTokenizer(ByteTokenizer):
