@@ -246,8 +246,9 @@ class HolderSession:
         """Whether the ledger still holds what the reader has open; forgets what it does not."""
         core = self._core
         for handoff, claim in list(core.opens.items()):
-            if isinstance(core.ledger.confirm(handoff, claim.lease, claim.reader, core.now), str):
-                core.close(handoff, claim.lease)
+            left_s = core.ledger.confirm(handoff, claim.lease, claim.reader, core.now)
+            if isinstance(left_s, str):
+                core.close(handoff, claim.lease, left_s)
         return bool(core.opens)
 
     def _end_copy(self, read: int) -> messages.Gone | None:

@@ -194,7 +194,7 @@ def end_share(c: HolderCore, e: object) -> None:
     if isinstance(left, str):
         c.say_gone(e.id, e.handoff, claim.lease, left)
     else:
-        c.close(e.handoff, claim.lease)
+        c.close(e.handoff, claim.lease, "ended")
         c.say(messages.Ended(e.id, left))
 
 
@@ -203,7 +203,7 @@ def forgo_handoff(c: HolderCore, e: object) -> None:
     assert isinstance(e, messages.Forgo)
     gone = c.ledger.forgo(e.handoff, e.lease, c.now)
     if gone is None:
-        c.close(e.handoff, e.lease)
+        c.close(e.handoff, e.lease, "ended")
         c.say(messages.Ended(e.id, 0))
     else:
         c.say_gone(e.id, e.handoff, e.lease, gone)

@@ -27,6 +27,7 @@ class HolderState(enum.StrEnum):
     HELLO = "hello"
     PROOF = "proof"
     DESCRIPTOR = "descriptor"
+    FORGOING = "forgo"
     OPEN = "open"
     ENDED = "ended"
 
@@ -213,17 +214,25 @@ class HolderCore:
         self.streams.clear()
         self.events.append(SessionEnded(why, code, reason[:MAX_REASON_CHARS]))
 
-    def close(self, handoff: str, lease: str) -> None:
-        """A handoff is open no more, if it was, under this lease."""
+    def close(self, handoff: str, lease: str, why: messages.Gone) -> None:
+        """A handoff is open no more, if it was, under this lease; nor are its reads.
+
+        A read of which a frame is under way is told when that is over.
+        """
         claim = self.opens.get(handoff)
-        if claim is not None and claim.lease == lease:
-            del self.opens[handoff]
-            self.closed[handoff] = claim
-            self.closed.move_to_end(handoff)
-            if len(self.closed) > MAX_OPEN:
-                self.closed.popitem(last=False)
+        if claim is None or claim.lease != lease:
+            return
+        del self.opens[handoff]
+        self.closed[handoff] = claim
+        self.closed.move_to_end(handoff)
+        if len(self.closed) > MAX_OPEN:
+            self.closed.popitem(last=False)
+        for id_, read in list(self.reads.items()):
+            if read.claim is claim and read.copying_since is None:
+                del self.reads[id_]
+                self.say(messages.Expired(id_, why))
 
     def say_gone(self, id_: int, handoff: str, lease: str, why: messages.Gone) -> None:
         """Answer that a lease is not held."""
         self.say(messages.Expired(id_, why))
-        self.close(handoff, lease)
+        self.close(handoff, lease, why)

@@ -11,15 +11,14 @@
    it may be a stranger's.
 5. The end of a session ends no lease.
 
-For each (state, event) the first row whose guard holds is taken. `ENDED` has no rows: whatever
-comes is dropped.
+For each (state, event) the first row whose guard holds is taken. `HELLO` lasts for one message, as
+a connection is no session before it. `ENDED` has no rows: whatever comes is dropped.
 
 ::
 
-    HELLO ──► PROOF ──► DESCRIPTOR ──► OPEN
-      │         │        │ ▲ forgo     │ ▲ requests
-      │         │        │ └─┘         │ └─┘
-      └─────────┴────────┴─────────────┴───► ENDED
+    HELLO ──► PROOF ──► DESCRIPTOR ──► OPEN ─┐
+      │         │        │ └► FORGOING   │   ▼
+      └─────────┴────────┴─────┴─────────┴─► ENDED
 """
 
 from typing import Final
@@ -48,7 +47,6 @@ from transload_abi.wire.session_events import (
 
 S = HolderState
 HolderRow = Row[HolderCore, HolderState]
-LIVE: Final = (S.HELLO, S.PROOF, S.DESCRIPTOR, S.OPEN)
 
 _NOT_OPEN: Final = Row(
     requests.is_not_open, (requests.answer_not_open,), S.OPEN, "never opened, or gone meanwhile"
@@ -56,7 +54,7 @@ _NOT_OPEN: Final = Row(
 
 
 def _ends(state: HolderState) -> dict[tuple[HolderState, type], tuple[HolderRow, ...]]:
-    """Ways in which a session ends that are the same in all states."""
+    """Ways in which a session ends that are the same wherever it has begun."""
     return {
         (state, messages.Bye): (Row(always, (opening.end_by_bye,), S.ENDED, "the reader ends it"),),
         (state, Lost): (Row(always, (opening.end_by_loss,), S.ENDED, "the reader is gone"),),
@@ -96,9 +94,12 @@ TABLE: Final[dict[tuple[HolderState, type], tuple[HolderRow, ...]]] = {
         Row(
             always,
             (requests.forgo_handoff, opening.wait_anew),
-            S.DESCRIPTOR,
+            S.FORGOING,
             "a router gives up what nobody will read",
         ),
+    ),
+    (S.FORGOING, messages.Forgo): (
+        Row(always, (requests.forgo_handoff, opening.wait_anew), S.FORGOING, "and more of it"),
     ),
     (S.OPEN, messages.Open): (
         Row(
@@ -158,12 +159,12 @@ TABLE: Final[dict[tuple[HolderState, type], tuple[HolderRow, ...]]] = {
         ),
     ),
     (S.OPEN, Idle): (Row(always, (opening.end_idle,), S.ENDED, "nobody misses it"),),
-    **_early(S.HELLO),
     **_early(S.PROOF),
     **_early(S.DESCRIPTOR),
-    **_ends(S.HELLO),
+    **_early(S.FORGOING),
     **_ends(S.PROOF),
     **_ends(S.DESCRIPTOR),
+    **_ends(S.FORGOING),
     **_ends(S.OPEN),
 }
 

@@ -258,8 +258,8 @@ class ReaderSession:
     def tick(self, now: float) -> list[ReaderEvent]:
         """Do what is due."""
         self._at(now)
-        while (due := self.deadline()) is not None and due <= self._core.now:
-            step(self._core, waits.overdue(self._core))
+        for event in waits.overdue(self._core):
+            step(self._core, event)
         return self._told()
 
     def _take(self, stream: int, frame: frames.Frame) -> None:

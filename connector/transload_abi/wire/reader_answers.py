@@ -224,7 +224,8 @@ def is_twice(c: ReaderCore, e: object) -> bool:
 def is_scattered(c: ReaderCore, e: object) -> bool:
     """It would take too much memory to know what has come."""
     assert isinstance(e, DataBegun)
-    return len(c.reads[e.begin.read].begun) >= MAX_SPANS
+    first = e.begin.offset
+    return c.reads[e.begin.read].begun.len_with(first, first + e.begin.num_bytes) > MAX_SPANS
 
 
 def is_spoiled(_c: ReaderCore, e: object) -> bool:

@@ -1,6 +1,6 @@
 """Until when a reader's session waits, and for what: every wait of it is here."""
 
-from transload_abi.wire.reader_state import ReaderCore, ReaderState, Reading, ReadOverdue
+from transload_abi.wire.reader_state import ReaderCore, ReaderState, ReadOverdue
 from transload_abi.wire.session_events import Idle, Overdue
 
 _NEVER = float("inf")
@@ -17,24 +17,29 @@ def deadline(c: ReaderCore) -> float | None:
     if _is_quiet(c):
         leases = max((each.expires for each in c.opens.values()), default=c.since)
         return max(c.since + waits.idle_s, leases)
-    reads = (min(_read_deadlines(c, read)) for read in c.reads.values())
-    return min(_first_asked(c) + waits.answer_s, min(reads, default=_NEVER))
+    reads = (min(pair) for pair in _read_deadlines(c).values())
+    return min((_first_asked(c) + waits.answer_s, *reads))
 
 
-def overdue(c: ReaderCore) -> Overdue | Idle | ReadOverdue:
-    """What the first wait that is over is to the table; there must be one."""
+def overdue(c: ReaderCore) -> list[Overdue | Idle | ReadOverdue]:
+    """Which waits are over, as events of the table."""
     waits = c.settings.deadlines
+    due = deadline(c)
+    if due is None or due > c.now:
+        return []
     if c.state not in _REQUESTING:
-        return Overdue(f"no {c.state} within {waits.opening_s:g} s")
+        return [Overdue(f"no {c.state} within {waits.opening_s:g} s")]
     if _is_quiet(c):
-        return Idle()
+        return [Idle()]
     if _first_asked(c) + waits.answer_s <= c.now:
-        return Overdue(f"no answer for {waits.answer_s:g} s")
-    late = min(c.reads, key=lambda id_: min(_read_deadlines(c, c.reads[id_])))
-    stalls, ends = _read_deadlines(c, c.reads[late])
-    if ends <= stalls:
-        return ReadOverdue(late, "overdue", f"not all of a read within {waits.read_s:g} s")
-    return ReadOverdue(late, "stalled", f"no byte of a read for {waits.stall_s:g} s")
+        return [Overdue(f"no answer for {waits.answer_s:g} s")]
+    return [
+        ReadOverdue(id_, "overdue", f"not all of a read within {waits.read_s:g} s")
+        if ends <= c.now
+        else ReadOverdue(id_, "stalled", f"no byte of a read for {waits.stall_s:g} s")
+        for id_, (stalls, ends) in _read_deadlines(c).items()
+        if min(stalls, ends) <= c.now
+    ]
 
 
 def _first_asked(c: ReaderCore) -> float:
@@ -47,10 +52,13 @@ def _first_asked(c: ReaderCore) -> float:
     )
 
 
-def _read_deadlines(c: ReaderCore, read: Reading) -> tuple[float, float]:
-    """When it has stalled, and when it has taken too long."""
+def _read_deadlines(c: ReaderCore) -> dict[int, tuple[float, float]]:
+    """When each read has stalled, and when it has taken too long."""
     waits = c.settings.deadlines
-    return read.heard + waits.stall_s, read.asked + waits.read_s
+    return {
+        id_: (read.heard + waits.stall_s, read.asked + waits.read_s)
+        for id_, read in c.reads.items()
+    }
 
 
 def _is_quiet(c: ReaderCore) -> bool:

@@ -3,8 +3,8 @@
 from bisect import bisect_left
 
 MAX_SPANS = 64
-"""Apart from each other in one read. A holder that sends in order needs one, and one whose copies
-end in any order as many as it has under way."""
+"""Apart from each other in one read (`WIRE.md`, section 9). A holder that sends in order needs one,
+and one whose copies end in any order as many as it has under way."""
 
 
 class Spans:
@@ -26,6 +26,13 @@ class Spans:
         """Whether any byte of a range, not empty, is among them."""
         at = bisect_left(self._ends, first + 1)
         return at < len(self._ends) and self._firsts[at] < end
+
+    def len_with(self, first: int, end: int) -> int:
+        """How many there would be with one more range, not empty, that does not overlap."""
+        at = bisect_left(self._firsts, first)
+        joins_left = at > 0 and self._ends[at - 1] == first
+        joins_right = at < len(self._firsts) and self._firsts[at] == end
+        return len(self) + 1 - joins_left - joins_right
 
     def add(self, first: int, end: int) -> None:
         """Take a range in that is not empty and does not overlap."""
