@@ -118,6 +118,18 @@ def hears(message: messages.Message) -> Do:
     return Do(repr(message), does)
 
 
+def opens_many(number: int) -> Do:
+    """As many handoffs are granted, and opened; what is said to that counts for nothing."""
+
+    def does(world: HolderWorld) -> None:
+        for id_ in range(1, number + 1):
+            world.ledger.grant(f"m{id_}", "l", TABLES, 1, 1, world.now)
+            world.feed(0, codec.encode(messages.Open(id_, f"m{id_}", "l", "r1")))
+        world.links[0].data_to_send()
+
+    return Do(f"opens {number} others", does)
+
+
 def hears_bytes(data: bytes, link: int = 0) -> Do:
     return Do(f"bytes {data!r} on {link}", lambda world: world.feed(link, data))
 
