@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from support.abi_addresses import bit_of
 from transload_abi.plan import Blocks, Plan, copies
 from transload_abi.plan.types import Copy
+from transload_abi.roles import ROLES
 from transload_abi.types import Descriptor, Group, Owner, TokenSlice
 
 Memory = dict[str, bytearray]
@@ -44,19 +45,40 @@ def moved(plan: Plan, src: Memory, dst: Memory) -> Memory:
 def moved_by_hand(
     src: Descriptor, dst: Descriptor, blocks: Blocks, memories: tuple[Memory, Memory]
 ) -> Memory:
-    """The destination after each element of each token was moved by itself.
+    """The destination after each element of each state was moved by itself, bit by bit.
 
-    Knows whole lists, no windows and no null blocks; groups meet by layers and roles.
+    Knows whole lists, no windows and no null blocks, and of fractions those with a 1; groups meet
+    by layers and roles.
     """
     after = {pool: bytearray(memory) for pool, memory in memories[1].items()}
     for theirs, ours in product(dst.groups, src.groups):
+        pairs = list(_pairs(ours, theirs, blocks))
         for layer in sorted(set(theirs.layers) & set(ours.layers)):
-            for token in range(blocks.first_token, blocks.num_tokens):
-                source = spot(ours, blocks.src[ours.table], token)
-                into = spot(theirs, blocks.dst[theirs.table], token)
-                if source and into:
-                    _move_token(ours, theirs, layer, (source, into), (memories[0], after))
+            for pair in pairs:
+                _move_state(ours, theirs, layer, pair, (memories[0], after))
     return after
+
+
+_Spot = tuple[int, int]
+"""Block id and state in the block."""
+
+
+def _pairs(ours: Group, theirs: Group, blocks: Blocks) -> Iterator[tuple[_Spot, _Spot]]:
+    """Where each state is and where it goes to."""
+    ids = blocks.src[ours.table], blocks.dst[theirs.table]
+    if theirs.kind in ("recurrent", "ring"):
+        for state in range(theirs.states_per_block):
+            yield (ids[0][-1], state), (ids[1][-1], state)
+        return
+    num, per = theirs.tokens_per_state
+    for token in range(blocks.first_token, blocks.num_tokens):
+        source, into = spot(ours, ids[0], token), spot(theirs, ids[1], token)
+        if source and into:
+            for i in range(max(per // num, 1)):
+                yield (
+                    (source[0], source[1] * per // num + i),
+                    (into[0], into[1] * per // num + i),
+                )
 
 
 def spot(group: Group, ids: Sequence[int], token: int) -> tuple[int, int] | None:
@@ -69,11 +91,11 @@ def spot(group: Group, ids: Sequence[int], token: int) -> tuple[int, int] | None
     return ids[local // group.tokens_per_block], local % group.tokens_per_block
 
 
-def _move_token(
+def _move_state(
     ours: Group,
     theirs: Group,
     layer: int,
-    spots: tuple[tuple[int, int], tuple[int, int]],
+    spots: tuple[_Spot, _Spot],
     memories: tuple[Memory, Memory],
 ) -> None:
     (src_block, src_state), (dst_block, dst_state) = spots
@@ -81,29 +103,36 @@ def _move_token(
     end = min(ours.owner.heads[1], theirs.owner.heads[1])
     positions = ours.layers.index(layer), theirs.layers.index(layer)
     for role in theirs.roles:
-        size = role.bits // 8
-        for head, element in product(range(first, end), range(role.shape["D"])):
-            index = {"D": element}
-            src_pool, src_bit = bit_of(
-                ours,
-                role.role,
-                layer=positions[0],
-                block=src_block,
-                H=head - ours.owner.heads[0],
-                N=src_state,
-                **index,
+        if ours.role(role.role) is None:
+            continue
+        inner = [axis for axis in ROLES[role.role].axes if axis not in "HN"]
+        heads = range(first, end) if "H" in role.shape else range(1)
+        for head, *indices in product(heads, *(range(role.shape[axis]) for axis in inner)):
+            index = dict(zip(inner, indices, strict=True))
+            if "H" in role.shape:
+                index["H"] = head - ours.owner.heads[0]
+            source = bit_of(
+                ours, role.role, layer=positions[0], block=src_block, N=src_state, **index
             )
-            dst_pool, dst_bit = bit_of(
-                theirs,
-                role.role,
-                layer=positions[1],
-                block=dst_block,
-                H=head - theirs.owner.heads[0],
-                N=dst_state,
-                **index,
+            if "H" in role.shape:
+                index["H"] = head - theirs.owner.heads[0]
+            into = bit_of(
+                theirs, role.role, layer=positions[1], block=dst_block, N=dst_state, **index
             )
-            a, b = src_bit // 8, dst_bit // 8
-            memories[1][dst_pool][b : b + size] = memories[0][src_pool][a : a + size]
+            _move_bits(
+                (memories[0][source[0]], source[1]), (memories[1][into[0]], into[1]), role.bits
+            )
+
+
+def _move_bits(source: tuple[bytearray, int], into: tuple[bytearray, int], count: int) -> None:
+    """Moves an element of whole bytes, or of a part of one."""
+    (ours, a), (theirs, b) = source, into
+    if count % 8 == 0:
+        theirs[b // 8 : (b + count) // 8] = ours[a // 8 : (a + count) // 8]
+        return
+    mask = (1 << count) - 1
+    bits = ours[a // 8] >> a % 8 & mask
+    theirs[b // 8] = theirs[b // 8] & ~(mask << b % 8) | bits << b % 8
 
 
 def element_bytes(
