@@ -99,7 +99,7 @@ def _span(dtype: str) -> _Span:
 def _holds(dst: Values, src: Values) -> bool:
     """Whether a destination without scales in the page keeps all finite values of a source."""
     shift = _shift(src.scale or 1.0, dst.scale or 1.0)
-    if shift is None or DTYPES[src.dtype].kind != "float" or src.inline == "f32":
+    if shift is None or DTYPES[src.dtype].kind != "float":
         return False
     element, wide = _span(src.dtype), _span(dst.dtype)
     if src.inline == "ue8m0":

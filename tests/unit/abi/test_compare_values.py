@@ -120,6 +120,7 @@ ROWS: list[tuple[Values, Values, str]] = [
     (grouped("e2m1", "ue8m0"), plain("f16"), "lossy"),
     (grouped("e2m1", "ue8m0"), scaled("e5m2", 1.0), "lossy"),
     (grouped("e2m1", "ue8m0"), plain("f32"), "lossless"),
+    (grouped("i8", "e4m3"), plain("bf16"), "lossy"),
     # Four bits and a zero point.
     (INT4, INT4, "none"),
     (INT4, plain("f32"), "lossless"),

@@ -18,9 +18,6 @@ from transload_abi.roles import ROLES
 from transload_abi.text import encode_json, encode_msgpack, read
 from transload_abi.types import Kind, Memory
 
-WAITS = pytest.mark.xfail(
-    strict=True, reason="codecs.CODECS asks `opaque` for a parameter that ABI.md does not know"
-)
 DOCUMENT = (Path(__file__).parents[3] / "connector" / "ABI.md").read_text()
 EXAMPLE = DOCUMENT[DOCUMENT.index("## 11. An example") : DOCUMENT.index("## 12.")]
 
@@ -88,9 +85,7 @@ def test_axes_and_bits_are_those_of_the_code() -> None:
 ROWS = {re.findall(r"`(\w+)`", row[0])[0]: row for row in _rows("| id | roles and dtypes")}
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=WAITS) if name == "opaque" else name for name in CODECS]
-)
+@pytest.mark.parametrize("name", CODECS)
 def test_parameters_of_codecs_are_those_of_the_code(name: str) -> None:
     rule = CODECS[name]
     told = set(re.findall(r"`([\w.]+)`", ROWS[name][3]))
