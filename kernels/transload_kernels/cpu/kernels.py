@@ -39,7 +39,6 @@ _SIGNATURES: Final = {
     "zero_tail": (_POINTER, _POINTER, _INT64, _INT64, *_LOOPS),
     "digest_blocks": (_POINTER, _POINTER, _POINTER, _INT64, _INT64, *_LOOPS),
 }
-_NO_NUMBERS: Final = (ctypes.c_int64 * 0)()
 _ELEMENTS: Final = {name: number for number, name in enumerate(ELEMENT_BITS)}
 _SCALES: Final = {name: number for number, name in enumerate(SCALE_BYTES)}
 
@@ -102,12 +101,11 @@ class CpuKernels:
         for op, function in self._functions.items():
             function.argtypes = _SIGNATURES[op]
             function.restype = _INT32
-            function.errcheck = _check
 
     def copy_runs(self, dst: Sequence[Tensor], src: Sequence[Tensor], runs: Tensor) -> None:
         """Copy runs; see `operations.copy_runs`."""
         sides = [_numbers(buffer.data_ptr() for buffer in side) for side in (dst, src)]
-        self._functions["copy_runs"](*sides, runs.data_ptr(), len(runs), self.threads)
+        _check(self._functions["copy_runs"](*sides, runs.data_ptr(), len(runs), self.threads))
 
     def relayout_rows(
         self,
@@ -119,14 +117,18 @@ class CpuKernels:
         loops: tuple[Loop, ...],
     ) -> None:
         """Copy rows; see `operations.relayout_rows`."""
-        self._functions["relayout_rows"](
-            *_pointers(dst, src, dst_offsets, src_offsets),
-            dst_offsets.shape[0],
+        status = self._functions["relayout_rows"](
+            dst.data_ptr(),
+            src.data_ptr(),
+            dst_offsets.data_ptr(),
+            src_offsets.data_ptr(),
+            dst_offsets.numel(),
             row_bytes,
             _destination_first(loops),
             len(loops),
             self.threads,
         )
+        _check(status)
 
     def transpose_pages(
         self,
@@ -139,15 +141,19 @@ class CpuKernels:
         loops: tuple[Loop, ...],
     ) -> None:
         """Copy tiles; see `operations.transpose_pages`."""
-        self._functions["transpose_pages"](
-            *_pointers(dst, src, dst_offsets, src_offsets),
-            dst_offsets.shape[0],
+        status = self._functions["transpose_pages"](
+            dst.data_ptr(),
+            src.data_ptr(),
+            dst_offsets.data_ptr(),
+            src_offsets.data_ptr(),
+            dst_offsets.numel(),
             element_bytes,
             _destination_first(tile),
             _destination_first(loops),
             len(loops),
             self.threads,
         )
+        _check(status)
 
     def convert_rows(
         self,
@@ -166,13 +172,14 @@ class CpuKernels:
         nowhere = ScalePlace(0, (0,) * len(loops), 0)
         to, of = dst_scales or nowhere, src_scales or nowhere
         strides = zip(loops, to.strides, of.strides, strict=True)
-        self._functions["convert_rows"](
+        status = self._functions["convert_rows"](
             dst.data_ptr(),
             src.data_ptr(),
             _moved(dst, to.delta),
             _moved(src, of.delta),
-            *_pointers(dst_offsets, src_offsets),
-            dst_offsets.shape[0],
+            dst_offsets.data_ptr(),
+            src_offsets.data_ptr(),
+            dst_offsets.numel(),
             num_elements,
             _numbers(
                 number
@@ -184,44 +191,46 @@ class CpuKernels:
             ctypes.byref(_format(dst_format, to)),
             self.threads,
         )
+        _check(status)
 
     def zero_tail(
         self, dst: Tensor, offsets: Tensor, row_bytes: int, loops: tuple[tuple[int, int], ...]
     ) -> None:
         """Write zeros; see `operations.zero_tail`."""
-        self._functions["zero_tail"](
-            *_pointers(dst, offsets),
-            offsets.shape[0],
+        status = self._functions["zero_tail"](
+            dst.data_ptr(),
+            offsets.data_ptr(),
+            offsets.numel(),
             row_bytes,
             _numbers(number for loop in loops for number in loop),
             len(loops),
             self.threads,
         )
+        _check(status)
 
     def digest_blocks(
         self, src: Tensor, offsets: Tensor, row_bytes: int, loops: tuple[tuple[int, int], ...]
     ) -> Tensor:
         """A digest for each offset; see `operations.digest_blocks`."""
         digests = torch.zeros(len(offsets), dtype=torch.int64, device="cpu")
-        self._functions["digest_blocks"](
-            *_pointers(digests, src, offsets),
-            offsets.shape[0],
+        status = self._functions["digest_blocks"](
+            digests.data_ptr(),
+            src.data_ptr(),
+            offsets.data_ptr(),
+            offsets.numel(),
             row_bytes,
             _numbers(number for loop in loops for number in loop),
             len(loops),
             self.threads,
         )
+        _check(status)
         return digests
 
 
-def _check(status: int, function: object, arguments: tuple[object, ...]) -> None:
+def _check(status: int) -> None:
     """`Status` of threads.h: no exception of C++ crosses into Python."""
     if status:
         raise MemoryError("cpu: out of memory within a call, which has written a part")
-
-
-def _pointers(*tensors: Tensor) -> list[int]:
-    return [tensor.data_ptr() for tensor in tensors]
 
 
 def _moved(buffer: Tensor, delta: int) -> int:
@@ -229,15 +238,15 @@ def _moved(buffer: Tensor, delta: int) -> int:
     return (int(buffer.data_ptr()) + delta) % 2**64
 
 
-def _numbers(values: Iterable[int]) -> ctypes.Array[ctypes.c_int64]:
-    """An int64 array that C++ reads during the call."""
+def _numbers(values: Iterable[int]) -> ctypes.Array[ctypes.c_int64] | None:
+    """An int64 array that C++ reads during the call; None: nothing to read."""
     listed = list(values)
-    return (ctypes.c_int64 * len(listed))(*listed) if listed else _NO_NUMBERS
+    return (ctypes.c_int64 * len(listed))(*listed) if listed else None
 
 
-def _destination_first(loops: Sequence[Loop]) -> ctypes.Array[ctypes.c_int64]:
+def _destination_first(loops: Sequence[Loop]) -> ctypes.Array[ctypes.c_int64] | None:
     if not loops:
-        return _NO_NUMBERS
+        return None
     return _numbers(
         number
         for count, src_stride, dst_stride in loops

@@ -11,6 +11,11 @@
 
 namespace transload {
 
+// A tile whose columns follow each other in the source and whose rows do in the destination.
+struct Tile {
+  int64_t rows, cols, src_stride, dst_stride;
+};
+
 template <int kLanes>
 struct Register;
 
@@ -114,23 +119,43 @@ constexpr int kMostLanes = 1;
 constexpr int kMostLanes = 0;
 #endif
 
-// Source rows kLanes * kWide, each 16 bytes; destination rows kWide, each 16 * kLanes bytes.
+// Source rows kLanes * kWide, each 16 bytes, turned: kWide destination rows of 16 * kLanes bytes.
+template <int kElement, int kLanes>
+struct Turned {
+  static constexpr int kWide = 16 / kElement;
+  typename Register<kLanes>::Value rows[kWide];
+
+  Turned(const uint8_t* src, int64_t src_stride) {
+    typename Register<kLanes>::Value turned[kWide];
+    for (int i = 0; i < kWide; ++i) {
+      rows[i] = Register<kLanes>::load(src + i * src_stride, kWide * src_stride);
+    }
+    for (int width = kWide; width > 1; width /= 2) {
+      for (int i = 0; i < kWide / 2; ++i) {
+        turned[2 * i] = Zip<kLanes, kElement>::low(rows[i], rows[i + kWide / 2]);
+        turned[2 * i + 1] = Zip<kLanes, kElement>::high(rows[i], rows[i + kWide / 2]);
+      }
+      for (int i = 0; i < kWide; ++i) rows[i] = turned[i];
+    }
+  }
+};
+
 template <int kElement, int kLanes>
 inline void turn_tile(uint8_t* dst, const uint8_t* src, int64_t dst_stride, int64_t src_stride) {
-  constexpr int kWide = 16 / kElement;
-  using Value = typename Register<kLanes>::Value;
-  Value rows[kWide], turned[kWide];
-  for (int i = 0; i < kWide; ++i) {
-    rows[i] = Register<kLanes>::load(src + i * src_stride, kWide * src_stride);
+  const Turned<kElement, kLanes> turned(src, src_stride);
+  for (int i = 0; i < turned.kWide; ++i) {
+    std::memcpy(dst + i * dst_stride, &turned.rows[i], 16 * kLanes);
   }
-  for (int width = kWide; width > 1; width /= 2) {
-    for (int i = 0; i < kWide / 2; ++i) {
-      turned[2 * i] = Zip<kLanes, kElement>::low(rows[i], rows[i + kWide / 2]);
-      turned[2 * i + 1] = Zip<kLanes, kElement>::high(rows[i], rows[i + kWide / 2]);
-    }
-    for (int i = 0; i < kWide; ++i) rows[i] = turned[i];
+}
+
+// The same past the caches; dst and dst_stride are multiples of 16 * kLanes.
+template <int kElement, int kLanes>
+inline void stream_tile(uint8_t* dst, const uint8_t* src, int64_t dst_stride, int64_t src_stride) {
+  const Turned<kElement, kLanes> turned(src, src_stride);
+  for (int i = 0; i < turned.kWide; ++i) {
+    stream_vector<16 * kLanes>(dst + i * dst_stride,
+                               reinterpret_cast<const uint8_t*>(&turned.rows[i]));
   }
-  for (int i = 0; i < kWide; ++i) std::memcpy(dst + i * dst_stride, &rows[i], sizeof(Value));
 }
 
 }  // namespace transload

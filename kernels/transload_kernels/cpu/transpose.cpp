@@ -1,16 +1,11 @@
 // transpose_pages: tiles whose fast axis differs between the sides.
+#include "lines.h"
 #include "nest.h"
 #include "rows.h"
 #include "threads.h"
-#include "tiles.h"
 
 namespace transload {
 namespace {
-
-// A tile whose columns follow each other in the source and whose rows do in the destination.
-struct Tile {
-  int64_t rows, cols, src_stride, dst_stride;
-};
 
 template <int kElement>
 void turn_elements(uint8_t* dst, const uint8_t* src, const Tile& tile) {
@@ -79,9 +74,9 @@ class Lines {
 // The tiles of one part of a call, in pieces that fit the first-level cache. Where whole lines are
 // written, a piece is turned into a stage, from which they go past the caches.
 template <int kElement>
-class Turner {
+class StageTurner {
  public:
-  Turner(const Tile& tile, bool is_streamed) : tile_(tile), is_streamed_(is_streamed) {
+  StageTurner(const Tile& tile, bool is_streamed) : tile_(tile), is_streamed_(is_streamed) {
     piece_cols_ = std::min(tile.cols, kMostCols);
     const int64_t most = kStageBytes / (piece_cols_ * kElement);
     piece_rows_ = std::min(tile.rows, most / kLine * kLine);
@@ -89,11 +84,11 @@ class Turner {
     const int64_t bytes = std::max<int64_t>(piece_rows_ * piece_cols_ * kElement, 1);
     depth_ = std::clamp<int64_t>(kWaitingBytes / bytes, 1, kMost);
   }
-  ~Turner() {
+  ~StageTurner() {
     for (int64_t i = 0; is_streamed_ && i < depth_; ++i) push({nullptr, nullptr, 0, 0});
   }
-  Turner(const Turner&) = delete;
-  Turner& operator=(const Turner&) = delete;
+  StageTurner(const StageTurner&) = delete;
+  StageTurner& operator=(const StageTurner&) = delete;
 
   void tile(uint8_t* dst, const uint8_t* src) {
     if (!is_streamed_) {
@@ -159,16 +154,37 @@ bool fills_lines(const Tile& tile, int64_t element_bytes) {
   return tile.dst_stride == line || (line % 64 == 0 && tile.dst_stride % 64 == 0);
 }
 
-template <int kElement>
-void turn_share(uint8_t* dst, const uint8_t* src, const Nest<2>& nest, const Share& share,
-                const Tile& tile, bool is_streamed) {
-  Turner<kElement> turner(tile, is_streamed);
+// Whether every tile of the destination begins on a line.
+bool is_on_lines(const uint8_t* dst, const Nest<2>& nest) {
+  const auto is_off = [](int64_t bytes) { return bytes % 64 != 0; };
+  const auto is_loop_off = [&](const auto& loop) { return is_off(loop.stride[kDst]); };
+  const auto first = static_cast<int64_t>(reinterpret_cast<uintptr_t>(dst) % 64);
+  const auto is_place_off = [&](int64_t offset) { return is_off(first + offset); };
+  const int64_t* offsets = nest.offsets[kDst];
+  return !is_loop_off(nest.inner) &&
+         std::none_of(nest.outer.begin(), nest.outer.end(), is_loop_off) &&
+         std::none_of(offsets, offsets + nest.num_offsets, is_place_off);
+}
+
+template <typename Turner>
+void turn_tiles(Turner&& turner, uint8_t* dst, const uint8_t* src, const Nest<2>& nest,
+                const Share& share) {
   nest.walk(share.begin, share.end, [&](const auto& at, int64_t count, int64_t) {
     for (int64_t i = 0; i < count; ++i) {
       turner.tile(dst + at[kDst] + i * nest.inner.stride[kDst],
                   src + at[kSrc] + i * nest.inner.stride[kSrc]);
     }
   });
+}
+
+template <int kElement>
+void turn_share(uint8_t* dst, const uint8_t* src, const Nest<2>& nest, const Share& share,
+                const Tile& tile, bool is_streamed) {
+  if (is_streamed && LineTurner<kElement>::suits(tile) && is_on_lines(dst, nest)) {
+    turn_tiles(LineTurner<kElement>(tile), dst, src, nest, share);
+  } else {
+    turn_tiles(StageTurner<kElement>(tile, is_streamed), dst, src, nest, share);
+  }
 }
 
 }  // namespace

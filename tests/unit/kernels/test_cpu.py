@@ -74,6 +74,37 @@ def test_every_variant_does_what_the_reference_does(
         assert_same(case, run(case, "cpu"), outcome)
 
 
+@pytest.mark.parametrize("num_tokens", [16, 32, 128])
+@pytest.mark.parametrize("element", [1, 2, 4, 8])
+@pytest.mark.parametrize(("misplaced_bytes", "gap_bytes"), [(0, 0), (0, 64), (16, 0), (0, 16)])
+@pytest.mark.parametrize("variant", ["streamed, three threads", "sanitised"])
+def test_keys_of_256_bytes_in_cells_of_512_come_out_transposed(
+    variant: str,
+    misplaced_bytes: int,
+    gap_bytes: int,
+    element: int,
+    num_tokens: int,
+    library: Callable[[str], Path],
+) -> None:
+    """Where all pages begin on lines, these leave the processor's registers as lines."""
+    dim, half, page = 256 // element, num_tokens * 256, num_tokens * 512
+    src = torch.randint(256, (8, num_tokens, 512), dtype=torch.uint8)
+    dst = torch.zeros(64 + 8 * (half + gap_bytes), dtype=torch.uint8)
+    first = (misplaced_bytes - dst.data_ptr()) % 64
+    halves = torch.tensor([0, 4])
+    dst_offsets, src_offsets = first + halves * (half + gap_bytes), halves * page
+    tile = ((num_tokens, 512, element), (dim, element, num_tokens * element))
+    loops = ((4, page, half + gap_bytes),)
+    kernels = CpuKernels(threads=3, library=library(variant))
+    kernels.transpose_pages(dst, src.view(-1), dst_offsets, src_offsets, element, tile, loops)
+    expected = torch.zeros_like(dst)
+    pages = expected[first:][: 8 * (half + gap_bytes)].view(8, -1)[:, :half]
+    pages.view(8, dim, num_tokens, element).copy_(
+        src[..., :256].unflatten(-1, (dim, element)).transpose(1, 2)
+    )
+    assert torch.equal(dst, expected)
+
+
 def test_subnormal_numbers_count_where_the_process_flushes_them() -> None:
     kernels = CpuKernels(threads=1)
     src = torch.tensor([0x38], dtype=torch.uint8)  # 1.0
