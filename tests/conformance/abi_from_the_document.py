@@ -9,18 +9,11 @@ import math
 import re
 from collections.abc import Mapping
 from itertools import product
+from typing import Any
 
 from conformance.abi_from_the_document_bytes import check_bytes
-from conformance.abi_from_the_document_fields import (
-    AXES,
-    BITS,
-    CODECS,
-    FLOAT,
-    KINDS,
-    ROLES,
-    number,
-    read_fields,
-)
+from conformance.abi_from_the_document_codecs import check_codec
+from conformance.abi_from_the_document_fields import AXES, BITS, KINDS, ROLES, read_fields
 from conformance.abi_from_the_document_spelling import Tree, need, parse_json, parse_twin
 from conformance.abi_from_the_document_values import plain_tokens
 
@@ -66,7 +59,7 @@ def _check_model(d: Tree) -> None:
 
 
 def _check_group(d: Tree, g: Tree, path: str) -> None:
-    role_of_kind, has_window = KINDS[g["kind"]]
+    roles_of_kind, has_window = KINDS[g["kind"]]
     need(has_window is None or has_window == (g["window"] > 0), f"{path}.window", "not of the kind")
     need(g["kind"] != "ring" or g["window"] <= g["tokens_per_block"], f"{path}.window", "too large")
     readers = [reader for reader, _ in d["model"]["kv_share"]]
@@ -97,10 +90,11 @@ def _check_group(d: Tree, g: Tree, path: str) -> None:
     for i, role in enumerate(g["roles"]):
         need(role["role"] not in names[:i], f"{path}.roles[{i}].role", "is there twice")
         _check_role(g, role, extents, f"{path}.roles[{i}]")
-    need(role_of_kind in ("", *names), f"{path}.roles", f"needs {role_of_kind}")
-    axis_h = any("H" in ROLES[name] for name in names)
+    right = not roles_of_kind or {"page", *roles_of_kind} & set(names)
+    need(right, f"{path}.roles", f"the kind has one of {roles_of_kind}")
+    axis_h = any("H" in ROLES[name] for name in names) or "page" in names
     need(axis_h or g["owner"]["heads"] == [0, 1, 1], f"{path}.owner.heads", "no axis H")
-    _check_codec(g, names, path)
+    check_codec(g, path)
 
 
 def _check_owner(g: Tree, path: str) -> None:
@@ -123,7 +117,8 @@ def _check_role(g: Tree, role: Tree, extents: Mapping[str, int], path: str) -> N
     for axis, extent in role["shape"].items():
         need(extents.get(axis, extent) == extent, f"{path}.shape.{axis}", "not what the group has")
     need(role["place"] < len(g["places"]), f"{path}.place", "no such place")
-    need(role["base_bits"] % 8 == 0, f"{path}.base_bits", "inside of a byte")
+    unit = min(8, role["bits"])
+    need(role["base_bits"] % unit == 0, f"{path}.base_bits", f"not a multiple of {unit}")
     ends = dict.fromkeys(role["shape"], 1)
     for i, (axis, div, extent, stride) in sorted(
         enumerate(role["terms"]), key=lambda item: (item[1][1], item[1][2])
@@ -132,46 +127,24 @@ def _check_role(g: Tree, role: Tree, extents: Mapping[str, int], path: str) -> N
         need(axis in AXES and axis in ends, where, "no axis of the role")
         need(1 <= extent <= role["shape"][axis], where, "no such extent")
         need(div == ends[axis], where, f"expected div {ends[axis]}")
-        need(stride % 8 == 0, where, "a stride that ends inside of a byte")
+        need(stride % unit == 0, where, f"a stride that is not a multiple of {unit}")
         ends[axis] *= extent
     for axis, extent in role["shape"].items():
         need(ends[axis] == extent, f"{path}.terms", f"the digits of {axis} count to {ends[axis]}")
 
 
-def _check_codec(g: Tree, names: list[str], path: str) -> None:
-    codec, params = g["codec"]["id"], g["codec"]["params"]
-    need(codec in CODECS, f"{path}.codec.id", "the codec is unknown")
-    fits = [roles for roles in CODECS[codec] if set(roles) == set(names)]
-    need(fits, f"{path}.roles", f"codec {codec} has other roles")
-    for i, role in enumerate(g["roles"]):
-        need(role["dtype"] in fits[0][role["role"]], f"{path}.roles[{i}].dtype", "not of the codec")
-    if codec == "fp8_ds_mla_656":
-        shapes = {role["role"]: role["shape"] for role in g["roles"]}
-        whole = shapes["latent"]["D"] == 128 * shapes["latent_scale"]["G"]
-        need(whole, f"{path}.roles", "expected a scale for each 128 elements")
-    known = [f"scales.{name}" for name in names] if codec == "fp8_per_tensor" else []
-    where = f"{path}.codec.params"
-    for name in params:
-        need(name in known, f"{where}.{name}", "a parameter that is not known")
-    for name in known:
-        scales = params.get(name)
-        right = isinstance(scales, list) and len(scales) == len(g["layers"])
-        need(right, f"{where}.{name}", "expected a scale for each layer")
-        for i, scale in enumerate(scales or []):
-            single = isinstance(scale, str) and FLOAT.fullmatch(scale) and scale[1] == "3"
-            need(single and number(scale) > 0, f"{where}.{name}[{i}]", "expected f32:, above zero")
-
-
 def _check_layers_and_tables(d: Tree) -> None:
-    held: dict[tuple[bool, int, str], int] = {}
+    held: set[tuple[Any, ...]] = set()
     tables: dict[int, Tree] = {}
     blocks: dict[int, int] = {}
     of_pool = {pool["id"]: pool["num_blocks"] for pool in d["pools"]}
     for i, g in enumerate(d["groups"]):
         for layer, role in product(g["layers"], g["roles"]):
-            key = (g["transferable"], layer, role["role"])
+            apart = g["kind"] if g["kind"] in ("cross", "ring") else ""
+            text = g["opaque"] if role["role"] == "page" else ""
+            key = (g["transferable"], apart, layer, role["role"], text)
             need(key not in held, f"groups[{i}].layers", f"layer {layer} is in another group")
-            held[key] = i
+            held.add(key)
         same = {key: g[key] for key in ("tokens_per_block", "null_block")}
         same["tokens"] = plain_tokens(g)
         need(tables.setdefault(g["table"], same) == same, f"groups[{i}].table", "is read two ways")

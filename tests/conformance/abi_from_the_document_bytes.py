@@ -1,4 +1,7 @@
-"""Whether all that a `kvabi/1` descriptor claims lies inside and apart (6, rules 6 to 8)."""
+"""Whether all that a `kvabi/1` descriptor claims lies inside and apart (6, rules 6 to 8).
+
+Everything is counted in bits; only between tables is it bytes that lie apart.
+"""
 
 from itertools import product
 from typing import NamedTuple
@@ -6,13 +9,14 @@ from typing import NamedTuple
 from conformance.abi_from_the_document_spelling import Tree, need
 from conformance.abi_from_the_document_values import plain_places
 
-Run = tuple[int, int, tuple[tuple[int, int], ...]]  # first byte, bytes, [(stride, extent)]
+Run = tuple[int, int, tuple[tuple[int, int], ...]]  # first bit, bits, [(stride, extent)]
 
 MAX_STEPS = 2**18
+HALF = 4  # bits of the smallest elements
 
 
 def meet(runs: list[Run]) -> bool:
-    """Whether two of the runs, or of one run's repetitions, have a byte in common."""
+    """Whether two of the runs, or of one run's repetitions, have a bit in common."""
     steps, queue = 0, [runs]
     while queue:
         cluster: list[Run] = []
@@ -67,6 +71,21 @@ def _run(base: int, size: int, digits: list[tuple[int, int]]) -> Run:
     return base, size, tuple(left)
 
 
+def _in_bytes(run: Run) -> list[Run]:
+    """The bytes that a run touches: runs of whole bytes, none of which has one twice."""
+    base, size, digits = run
+    if size > HALF and (base % 8 or size % 8):
+        digits, size = (*digits, (HALF, size // HALF)), HALF
+    odd = next((digit for digit in digits if digit[0] % 8), None)
+    if odd is None:
+        return [_run(base // 8 * 8, max(size, 8), list(digits))]
+    stride, extent = odd
+    others = tuple(digit for digit in digits if digit != odd)
+    evens = (base, size, (*others, (2 * stride, (extent + 1) // 2)))
+    odds = (base + stride, size, (*others, (2 * stride, extent // 2)))
+    return _in_bytes(evens) + _in_bytes(odds)
+
+
 class Claim(NamedTuple):
     """What a role, or a whole page, has of a pool: its runs in block 0, and a step to the next."""
 
@@ -81,8 +100,13 @@ class Claim(NamedTuple):
         return _run(base + first * self.stride, size, [*digits, (self.stride, end - first)])
 
 
+def touch(a: Run, b: Run) -> bool:
+    """Whether two runs, either of which is apart in itself, have a byte in common."""
+    return any(meet([x, y]) for x, y in product(_in_bytes(a), _in_bytes(b)))
+
+
 def check_bytes(d: Tree) -> None:
-    """Rules 6 to 8, in bytes: no dtype of this version is smaller."""
+    """Rules 6 to 8."""
     pools = {pool["id"]: (f"pools[{i}]", pool) for i, pool in enumerate(d["pools"])}
     claims: dict[str, list[Claim]] = {}
     for i, g in enumerate(d["groups"]):
@@ -93,28 +117,28 @@ def check_bytes(d: Tree) -> None:
                 if places.index(places[role["place"]]) != at:
                     continue  # equal places are one
                 path = f"groups[{i}].roles[{j}]"
-                digits = [(t[3] // 8, t[2]) for t in role["terms"]]
-                in_page.append((_run(role["base_bits"] // 8, role["bits"] // 8, digits), path))
+                digits = [(t[3], t[2]) for t in role["terms"]]
+                in_page.append((_run(role["base_bits"], role["bits"], digits), path))
             shown = in_page
             if place["page_bytes"] and in_page:
                 for run, path in in_page:
-                    need(_end(run) <= place["page_bytes"], path, "ends beyond its page")
+                    need(_end(run) <= 8 * place["page_bytes"], path, "ends beyond its page")
                 need(not meet([run for run, _ in in_page]), f"groups[{i}].roles", "elements meet")
-                shown = [((0, place["page_bytes"], ()), f"groups[{i}].places[{at}]")]
+                shown = [((0, 8 * place["page_bytes"], ()), f"groups[{i}].places[{at}]")]
             for position, layer in product(range(len(place["pools"])), shown):
                 (base, size, page_digits), path = layer
                 digits = list(page_digits)
                 if len(place["pools"]) == 1:
-                    digits.append((place["layer_stride"], len(g["layers"])))
+                    digits.append((8 * place["layer_stride"], len(g["layers"])))
                 where, pool = pools[place["pools"][position]]
-                stride, own = place["block_stride"], pool["block_bytes"]
-                block = _run(place["offset"] + base, size, digits)
+                stride, own = 8 * place["block_stride"], 8 * pool["block_bytes"]
+                block = _run(8 * place["offset"] + base, size, digits)
                 claim = Claim(g["table"], stride, block, path)
                 claims.setdefault(place["pools"][position], []).append(claim)
                 need(own in (0, stride), path, f"block_stride is not {where}.block_bytes")
                 need(not own or _end(block) <= own, path, "beyond the block that owns it")
                 end = _end(block) + stride * (pool["num_blocks"] - 1)
-                need(end <= pool["num_bytes"], path, f"ends at byte {end} of {where}")
+                need(end <= 8 * pool["num_bytes"], path, f"ends at bit {end} of {where}")
     for where, pool in pools.values():
         need(pool["block_bytes"] * pool["num_blocks"] <= pool["num_bytes"], where, "block_bytes")
         _check_pool(pool["num_blocks"], claims.get(pool["id"], []))
@@ -129,7 +153,7 @@ def _check_pool(count: int, claims: list[Claim]) -> None:
         if a.table == b.table:
             continue
         if a.stride != b.stride:
-            meets = meet([a.blocks(0, count), b.blocks(0, count)])
+            meets = touch(a.blocks(0, count), b.blocks(0, count))
         else:
-            meets = count > 1 and meet([a.block, b.blocks(1, count)])
+            meets = count > 1 and touch(a.block, b.blocks(1, count))
         need(not meets, a.path, f"shares bytes with {b.path}")

@@ -1,15 +1,22 @@
 """Comparing two descriptors of `kvabi/1`, from its document alone (8)."""
 
 import math
+from fractions import Fraction
 from itertools import product
 from typing import Any, NamedTuple
 
-from conformance.abi_from_the_document_fields import FLOAT, number
+from conformance.abi_from_the_document_codecs import (
+    WITHOUT_VALUES,
+    page_scale,
+    param_scale,
+    value_roles,
+)
+from conformance.abi_from_the_document_fields import FIELDS, FLOAT, number
+from conformance.abi_from_the_document_numbers import FLOATS, decode
 from conformance.abi_from_the_document_spelling import Tree
-from conformance.abi_from_the_document_values import FLOATS, decode, role_of, short
+from conformance.abi_from_the_document_values import role_of
 
 VERDICTS = ("identical", "lossless", "lossy", "refused")
-VALUE_ROLES = ("k", "v", "latent", "rope", "conv", "ssm")
 APART = ("cross", "recurrent", "ring")  # kinds that meet their own alone; all others are attention
 
 
@@ -89,7 +96,10 @@ def meetings(source: Tree, target: Tree) -> list[Meeting]:
 def _partners(old: Tree, new: Tree) -> bool:
     """Whether two groups hold the same sort of thing with a role in common."""
     sorts = [g["kind"] if g["kind"] in APART else "attention" for g in (old, new)]
-    names = [{role["role"] for role in g["roles"]} for g in (old, new)]
+    names = [
+        {(r["role"], g["opaque"] if r["role"] == "page" else "") for r in g["roles"]}
+        for g in (old, new)
+    ]
     return sorts[0] == sorts[1] and bool(names[0] & names[1])
 
 
@@ -143,6 +153,8 @@ def _by_value(param: Any) -> Any:
 
 def _other_group(old: Tree, new: Tree) -> str:
     kinds, same_window = (old["kind"], new["kind"]), old["window"] == new["window"]
+    if old["opaque"] != new["opaque"]:
+        return "opaque"
     if kinds[0] != kinds[1] and not (kinds == ("full", "sliding_window") and same_window):
         return "kind"
     for name in ("window", "tokens_per_state"):
@@ -150,20 +162,32 @@ def _other_group(old: Tree, new: Tree) -> str:
             return name
     if old["owner"]["heads"][2] != new["owner"]["heads"][2]:
         return "owner.heads"
-    if values_of(old) != values_of(new):
+    if value_roles(old) != value_roles(new):
         return "roles"
     for i, role in enumerate(new["roles"]):
         name = role["role"]
-        if name in VALUE_ROLES and role["shape"]["D"] != role_of(old, name)["shape"]["D"]:
+        if name in value_roles(new) and _width(role) != _width(role_of(old, name)):
             return f"roles[{i}].shape.D"
     if kinds[1] == "ring" and old["tokens_per_block"] != new["tokens_per_block"]:
         return "tokens_per_block"
+    return _other_codec(old["codec"], new["codec"])
+
+
+def _width(role: Tree) -> int:
+    return int(role["shape"].get("D", 0))
+
+
+def _other_codec(old: Tree, new: Tree) -> str:
+    """The first of what a codec says that no conversion bridges."""
+    without = any(codec["id"] in WITHOUT_VALUES for codec in (old, new))
+    names = sorted(old["params"].keys() | new["params"].keys())
+    rotations = [name for name in names if name.startswith("rotation.")]
+    if without and old["id"] != new["id"]:
+        return "codec.id"
+    for name in names if without else rotations:
+        if old["params"].get(name) != new["params"].get(name):
+            return f"codec.params.{name}"
     return ""
-
-
-def values_of(g: Tree) -> list[str]:
-    """The roles of a group but for scales."""
-    return [role["role"] for role in g["roles"] if role["role"] in VALUE_ROLES]
 
 
 # --- rules 3 to 5 --------------------------------------------------------------------------------
@@ -173,46 +197,86 @@ def _verdict(m: Meeting) -> Verdict:
     other = _other_group(m.old, m.new)
     if other:
         return Verdict("refused", f"{m.path}.{other}")
-    bits = [as_bits(m, name) for name in values_of(m.new)]
-    if all(bits) and m.old["codec"]["id"] == m.new["codec"]["id"]:
-        old, new = short(m.old, "Group"), short(m.new, "Group")
-        page = all(old.get(key) == new.get(key) for key in ("roles", "tokens_per_block"))
-        owner = all(m.old["owner"][key] == m.new["owner"][key] for key in ("heads", "tokens"))
-        return Verdict("identical" if page and owner else "lossless")
-    kept = [_role_kept(m, name) for name in values_of(m.new)]
-    return Verdict("lossless" if all(a or b for a, b in zip(bits, kept, strict=True)) else "lossy")
+    parts = list(product(value_roles(m.new), m.layers))
+    field = _other_page(m)
+    if not field:
+        return Verdict("identical")
+    if m.new["opaque"]:
+        return Verdict("refused", f"{m.path}.{field}")
+    kept = all(as_bits(m, *part) or _is_kept(m, *part) for part in parts)
+    return Verdict("lossless" if kept else "lossy")
 
 
-def scale_of(g: Tree, name: str, layer: int) -> str:
-    """What multiplies a role: `f32:`, the role of inline scales, or nothing."""
-    codec = g["codec"]["id"]
-    if codec == "fp8_per_tensor":
-        return str(g["codec"]["params"][f"scales.{name}"][g["layers"].index(layer)])
-    if codec == "per_token_head" or (codec == "fp8_ds_mla_656" and name == "latent"):
-        return f"{name}_scale"
+def _other_page(m: Meeting) -> str:
+    """The first field by which pages or their owners differ."""
+    old, new = m.old, m.new
+    if old["codec"]["id"] != new["codec"]["id"]:
+        return "codec.id"
+    ours, theirs = (_params_of(g, m.layers) for g in (new, old))
+    for name in sorted(ours.keys() | theirs.keys()):
+        if ours.get(name) != theirs.get(name):
+            return f"codec.params.{name}"
+    for i, (role, other) in enumerate(zip(new["roles"], old["roles"], strict=True)):
+        for name in FIELDS["Role"]:
+            if role[name] != other[name]:
+                return f"roles[{i}].{name}"
+    if old["tokens_per_block"] != new["tokens_per_block"]:
+        return "tokens_per_block"
+    for name in ("heads", "tokens"):
+        if old["owner"][name] != new["owner"][name]:
+            return f"owner.{name}"
     return ""
 
 
-def as_bits(m: Meeting, name: str) -> bool:
-    """Whether dtype and scale of a role are the same on both sides, so that its bits move."""
-    same = all(scale_of(m.old, name, n) == scale_of(m.new, name, n) for n in m.layers)
-    return same and role_of(m.old, name)["dtype"] == role_of(m.new, name)["dtype"]
+def _params_of(g: Tree, layers: list[int]) -> Tree:
+    """The parameters of a codec, with the scales of some layers alone."""
+    params = dict(g["codec"]["params"])
+    scales = {name for name in params if name.startswith("scales.")}
+    at = [g["layers"].index(layer) for layer in layers]
+    return params | {name: [params[name][i] for i in at] for name in scales}
 
 
-def _role_kept(m: Meeting, name: str) -> bool:
-    """Whether each value of a role is kept by other bits (rule 5)."""
+def as_bits(m: Meeting, name: str, layer: int) -> bool:
+    """Whether a role's elements are the same on both sides, scales included, so that bits move."""
+    sides = []
+    for g in (m.old, m.new):
+        scale = page_scale(g, name)
+        in_page: Tree = role_of(g, scale) if scale else {"dtype": "", "shape": {}}
+        beside = (in_page["dtype"], in_page["shape"].get("G"))
+        dtype = role_of(g, name)["dtype"]
+        sides.append((g["codec"]["id"], dtype, param_scale(g, name, layer), *beside))
+    return sides[0] == sides[1]
+
+
+def _is_kept(m: Meeting, name: str, layer: int) -> bool:
+    """Whether each finite value of a role is kept by other bits (rule 5)."""
     before, after = role_of(m.old, name)["dtype"], role_of(m.new, name)["dtype"]
-    if m.new["codec"]["id"] != "none":
+    params = [param_scale(g, name, layer) for g in (m.old, m.new)]
+    if page_scale(m.new, name):
         return False
-    if after == "f32":
+    if after == "f32" and not params[1]:
         return True
-    if m.old["codec"]["id"] != "fp8_per_tensor":
+    if before not in FLOATS:
         return False
-    _, digits, bias, largest, _ = FLOATS[after]
-    least = math.ldexp(1.0, 1 - bias - digits)
-    for layer in m.layers:
-        scale = number(scale_of(m.old, name, layer))
-        small, large = decode(before, 1) * scale, FLOATS[before][3] * scale
-        if math.frexp(scale)[0] != 0.5 or small < least or large > largest:
-            return False
-    return True
+    old, new = (Fraction(number(text) if text else 1.0) for text in params)
+    scale = page_scale(m.old, name)
+    in_page = role_of(m.old, scale)["dtype"] if scale else ""
+    if in_page == "f32" or (in_page == "ue8m0" and after != "bf16"):
+        return False
+    within = all(Fraction(1, 2**100) <= x <= 2**100 for x in (old, new))
+    if not _is_power(old / new) or not (within or (_is_power(old) and _is_power(new))):
+        return False
+    digits = [FLOATS[dtype][1] + 1 for dtype in (before, after)]
+    least, largest = Fraction(decode(before, 1)), Fraction(FLOATS[before][3])
+    if in_page == "e4m3":
+        digits[0] += FLOATS[in_page][1] + 1
+        least *= Fraction(decode(in_page, 1))
+        largest *= Fraction(FLOATS[in_page][3])
+    least, largest = least * old / new, largest * old / new
+    inside = least >= Fraction(decode(after, 1)) and largest <= Fraction(FLOATS[after][3])
+    return digits[0] <= digits[1] and (inside or in_page == "ue8m0")
+
+
+def _is_power(x: Fraction) -> bool:
+    """Whether a number above zero is a power of two."""
+    return all(n & (n - 1) == 0 for n in (x.numerator, x.denominator))

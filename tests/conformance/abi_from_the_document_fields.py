@@ -11,28 +11,28 @@ MAX_INT = 2**53 - 1
 AXES = "HNDG"
 
 MUST = object()
-KINDS = {  # the role that a kind has, and whether its window is above 0, 0 or either (None)
-    "full": ("k", None),
-    "sliding_window": ("k", True),
-    "chunked_local": ("k", True),
-    "mla": ("latent", False),
-    "sliding_window_mla": ("latent", True),
-    "cross": ("k", False),
-    "recurrent": ("ssm", False),
-    "ring": ("", True),
+_KEYS = ("k", "k_code", "index_k")
+PARTS_BY_HEAD = ("ssm_h", "conv_q", "conv_k", "conv_v", "conv_x", "conv_b", "conv_c")
+KINDS: dict[str, tuple[tuple[str, ...], bool | None]] = {
+    # the roles of which a kind has one (any of them without), and whether its window is above 0,
+    # 0 or either (None)
+    "full": (_KEYS, None),
+    "sliding_window": ((*_KEYS, "state_kv"), True),
+    "chunked_local": (_KEYS, True),
+    "mla": (("latent",), False),
+    "sliding_window_mla": (("latent",), True),
+    "cross": (_KEYS, False),
+    "recurrent": (("ssm", *PARTS_BY_HEAD), False),
+    "ring": ((), True),
 }
 ROLES = {"k": "HND", "v": "HND", "k_scale": "HN", "v_scale": "HN", "latent": "ND"}
-ROLES |= {"latent_scale": "NG", "rope": "ND", "conv": "ND", "ssm": "ND"}
+ROLES |= {"latent_scale": "NG", "rope": "ND", "k_group_scale": "HNG", "v_group_scale": "HNG"}
+ROLES |= {"k_code": "HND", "v_code": "HND", "k_norm": "HN", "v_zero": "HN"}
+ROLES |= {"index_k": "ND", "index_k_scale": "NG", "position": "ND"}
+ROLES |= {"state_kv": "ND", "state_score": "ND", "conv": "ND", "ssm": "ND", "page": "D"}
+ROLES |= dict.fromkeys(PARTS_BY_HEAD, "HND")
 BITS = {"f32": 32, "f16": 16, "bf16": 16, "e4m3": 8, "e5m2": 8, "e4m3fnuz": 8, "e5m2fnuz": 8}
-BITS["i8"] = 8
-_F, _E = ("f32", "f16", "bf16"), ("e4m3", "e5m2", "e4m3fnuz", "e5m2fnuz")
-_Q, _S = ("i8", "e4m3", "e4m3fnuz"), ("f32",)
-CODECS: dict[str, list[dict[str, tuple[str, ...]]]] = {
-    "none": [{"k": _F, "v": _F}, {"latent": _F, "rope": _F}, {"conv": _F, "ssm": _F}],
-    "fp8_per_tensor": [{"k": _E, "v": _E}, {"latent": _E, "rope": _E}],
-    "per_token_head": [{"k": _Q, "v": _Q, "k_scale": _S, "v_scale": _S}],
-    "fp8_ds_mla_656": [{"latent": ("e4m3",), "latent_scale": _S, "rope": ("bf16",)}],
-}
+BITS |= {"e2m1": 4, "ue8m0": 8, "i8": 8, "i64": 64, "u4": 4, "u8": 8}
 NAMES: dict[str, Any] = {
     "kind": KINDS,
     "memory": ("device", "host", "shared", "file"),
@@ -83,6 +83,7 @@ FIELDS: dict[str, dict[str, tuple[str, Any]]] = {
         "null_block": ("int?", None),
         "transferable": ("bool", True),
         "owner": ("Owner", {}),
+        "opaque": ("text", ""),
     },
     "Owner": {
         "heads": ("(int,int,int", [0, 1, 1]),

@@ -1,29 +1,13 @@
 """Moving the blocks of a request as `kvabi/1` wants it, from its document alone (9)."""
 
-import math
 from collections.abc import Iterator
 from itertools import product
 from typing import NamedTuple
 
-from conformance.abi_from_the_document_compare import (
-    VALUE_ROLES,
-    Meeting,
-    as_bits,
-    compare,
-    meetings,
-    scale_of,
-    worst,
-)
-from conformance.abi_from_the_document_fields import number
+from conformance.abi_from_the_document_compare import compare, meetings, worst
+from conformance.abi_from_the_document_elements import Parts, State, move_state
 from conformance.abi_from_the_document_spelling import RefusedError, Tree
-from conformance.abi_from_the_document_values import (
-    FLOATS,
-    Cache,
-    encode,
-    places_used,
-    role_of,
-    single,
-)
+from conformance.abi_from_the_document_values import Cache, places_used
 
 
 class PlanError(Exception):
@@ -157,20 +141,15 @@ class Held:
 class Offer(NamedTuple):
     """A group of a source that has layers of the destination's group."""
 
-    cache: Cache
-    met: Meeting
+    parts: Parts
     held: Held
-    bits: dict[str, bool]  # of each role of values, whether its bits move
 
 
 class Step(NamedTuple):
     """One state of one layer and head on its way."""
 
-    offer: Offer
-    layer: int
-    head: int
-    old: tuple[int, int]  # the block and the state's index in it
-    new: tuple[int, int]
+    parts: Parts
+    state: State
 
 
 def move(sources: list[Side], target: Side, request: Request, allow_losses: bool = False) -> None:
@@ -196,7 +175,7 @@ def move(sources: list[Side], target: Side, request: Request, allow_losses: bool
         plan_needs(not late, "the destination's list begins after a token that is seen")
         steps += list(_steps(_offers([pair[0] for pair in moving], wanted, new, request), held))
     for step in steps:
-        _move_state(target.cache, step)
+        move_state(step.parts, target.cache, step.state)
 
 
 def _check_ids(side: Side, groups: list[Tree]) -> None:
@@ -224,9 +203,7 @@ def _offers(sources: list[Side], wanted: Tree, new: Tree, request: Request) -> l
             if met.new is new and met.moves:
                 held = Held(met.old, source, request)
                 _check_ids(source, [met.old])
-                names = [role["role"] for role in new["roles"] if role["role"] in VALUE_ROLES]
-                bits = {name: as_bits(met, name) for name in names}
-                offers.append(Offer(source.cache, met, held, bits))
+                offers.append(Offer(Parts(source.cache, met), held))
     return offers
 
 
@@ -236,68 +213,18 @@ def _steps(offers: list[Offer], to: Held) -> Iterator[Step]:
         for layer, head in product(to.g["layers"], range(*to.g["owner"]["heads"][:2])):
             lacking = []
             for offer in offers:
-                first, end, _ = offer.met.old["owner"]["heads"]
+                met = offer.parts.met
+                first, end, _ = met.old["owner"]["heads"]
                 found = offer.held.find(state)
-                if layer not in offer.met.layers or not first <= head < end or found is None:
+                if layer not in met.layers or not first <= head < end or found is None:
                     continue
                 entry, source, index = found
                 if source is not None:
-                    yield Step(offer, layer, head, (source, index), (block, n))
+                    old, to_ = (source, index), (block, n)
+                    yield Step(offer.parts, State(layer, head, old, to_))
                     break
                 lacking.append(offer.held.sees(to.g, entry))
             else:
                 if not lacking:
                     raise MissingError(f"nobody holds layer {layer}, head {head}, state {state}")
                 plan_needs(not any(lacking), f"state {state} is seen and not held now")
-
-
-def _move_state(cache: Cache, step: Step) -> None:
-    """Move all roles of one state."""
-    met, source = step.offer.met, step.offer.cache
-    old = met.old, met.old["layers"].index(step.layer), step.old[0]
-    new = met.new, met.new["layers"].index(step.layer), step.new[0]
-    come = {"H": step.head - met.old["owner"]["heads"][0], "N": step.old[1]}
-    goes = {"H": step.head - met.new["owner"]["heads"][0], "N": step.new[1]}
-    for name, bits in step.offer.bits.items():
-        if not bits:
-            width = role_of(met.new, name)["shape"]["D"]
-            values = [source.value(name, *old, come | {"D": i}) for i in range(width)]
-            _store(cache, name, new, step.layer, goes, values)
-            continue
-        inline = [f"{name}_scale"] if scale_of(met.new, name, step.layer) == f"{name}_scale" else []
-        for role in [name, *inline]:
-            shape = role_of(met.new, role)["shape"]
-            for i in range(shape.get("D", shape.get("G", 1))):
-                element = source.get(role, *old, come | {"D": i, "G": i})
-                cache.put(role, *new, goes | {"D": i, "G": i}, element)
-
-
-def _store(
-    cache: Cache,
-    name: str,
-    where: tuple[Tree, int, int],
-    layer: int,
-    at: dict[str, int],
-    values: list[float],
-) -> None:
-    """Write the values of one state under the codec of the destination (8)."""
-    g = where[0]
-    dtype, scale_text = role_of(g, name)["dtype"], scale_of(g, name, layer)
-    scales = [1.0] * len(values)
-    if scale_text.startswith("f32:"):
-        scales = [number(scale_text)] * len(values)
-    elif scale_text:
-        width = 128 if name == "latent" else len(values)
-        for i in range(0, len(values), width):
-            scale = inline_scale(dtype, values[i : i + width])
-            scales[i : i + width] = [scale] * width
-            cache.put(scale_text, *where, at | {"G": i // width}, encode("f32", scale))
-    for i, (value, scale) in enumerate(zip(values, scales, strict=True)):
-        cache.put(name, *where, at | {"D": i}, encode(dtype, single(value / scale)))
-
-
-def inline_scale(dtype: str, values: list[float]) -> float:
-    """The scale that a converter makes for some values (8)."""
-    largest = FLOATS[dtype][3] if dtype in FLOATS else 127.0
-    sizes = [0.0 if math.isnan(value) else abs(value) for value in values]
-    return single(min(max(sizes), FLOATS["f32"][3]) / largest) or 1.0

@@ -1,12 +1,13 @@
 """Canonical forms, fingerprints, elements and values of `kvabi/1`, from its document alone."""
 
 import hashlib
-import math
 from collections.abc import Iterator, Mapping
 from itertools import product
 from typing import Any
 
-from conformance.abi_from_the_document_fields import AXES, BITS, FIELDS, MUST, ROLES, number
+from conformance.abi_from_the_document_codecs import has_values, page_scale, param_scale
+from conformance.abi_from_the_document_fields import AXES, FIELDS, MUST, ROLES, number
+from conformance.abi_from_the_document_numbers import decode, single
 from conformance.abi_from_the_document_spelling import Tree, write_json
 
 Index = Mapping[str, int]
@@ -117,6 +118,7 @@ def group_fingerprints(d: Tree, g: Tree) -> dict[str, str]:
         "roles": brief["roles"],
         "tokens_per_block": g["tokens_per_block"],
         "tokens_per_state": g["tokens_per_state"],
+        **({"opaque": g["opaque"]} if g["opaque"] else {}),
     }
     meaning = {
         "codec": {"id": g["codec"]["id"], "params": params},
@@ -155,77 +157,16 @@ def fingerprints(d: Tree) -> dict[str, str]:
 
 # --- 3 to 5: elements and values -----------------------------------------------------------------
 
-# exponent bits, mantissa bits, bias, the largest finite value, what the format has besides numbers
-FLOATS: dict[str, tuple[int, int, int, float, str]] = {
-    "f32": (8, 23, 127, (2 - 2.0**-23) * 2.0**127, "inf"),
-    "f16": (5, 10, 15, 65504.0, "inf"),
-    "bf16": (8, 7, 127, (2 - 2.0**-7) * 2.0**127, "inf"),
-    "e4m3": (4, 3, 7, 448.0, "7f"),
-    "e5m2": (5, 2, 15, 57344.0, "inf"),
-    "e4m3fnuz": (4, 3, 8, 240.0, "80"),
-    "e5m2fnuz": (5, 2, 16, 57344.0, "80"),
-}
-
-
-def decode(dtype: str, element: int) -> float:
-    """The value of an element."""
-    bits = BITS[dtype]
-    if dtype == "i8":
-        return float(element - 256 if element >= 128 else element)
-    width, digits, bias, _, special = FLOATS[dtype]
-    sign = -1.0 if element >> (bits - 1) else 1.0
-    size = element & ((1 << (bits - 1)) - 1)
-    exponent, mantissa = size >> digits, size & ((1 << digits) - 1)
-    if special == "inf" and exponent == (1 << width) - 1:
-        return sign * math.inf if mantissa == 0 else math.nan
-    if (special == "7f" and size == 0x7F) or (special == "80" and element == 0x80):
-        return math.nan
-    mantissa += (1 << digits) if exponent else 0
-    return sign * math.ldexp(mantissa, max(exponent, 1) - bias - digits)
-
-
-def encode(dtype: str, value: float) -> int:
-    """The element nearest to a value, ties to even; 8-bit types have no infinities (8)."""
-    bits = BITS[dtype]
-    if dtype == "i8":
-        return 0 if math.isnan(value) else round(min(max(value, -128.0), 127.0)) % 256
-    width, digits, bias, largest, special = FLOATS[dtype]
-    negative = math.copysign(1.0, value) < 0
-    sign = int(negative) << (bits - 1)
-    if math.isnan(value):
-        quiet = (1 << (bits - 1)) - (1 << (digits - 1))
-        return quiet if special == "inf" else int(special, 16)
-    size = abs(value)
-    units = 0
-    if math.isfinite(size) and size:
-        unit = max(math.frexp(size)[1] - 1, 1 - bias) - digits
-        units = round(math.ldexp(size, -unit))
-        size = math.ldexp(units, unit)
-    if size > largest:
-        if special == "inf" and bits > 8:
-            return sign | (((1 << width) - 1) << digits)
-        size = largest
-    if size == 0:
-        return 0 if special == "80" else sign
-    exponent = max(math.frexp(size)[1] - 1, 1 - bias)
-    units = int(math.ldexp(size, digits - exponent))
-    return sign | (units + ((exponent + bias - 1) << digits))
-
-
-def single(value: float) -> float:
-    """Round to a binary32."""
-    return decode("f32", encode("f32", value))
-
 
 def place_of(g: Tree, role: Tree, layer: int, block: int, index: Index) -> tuple[str, int]:
-    """The pool and the first byte of an element (3)."""
+    """The pool and the first bit of an element (3)."""
     place = g["places"][role["place"]]
     name = place["pools"][layer if len(place["pools"]) > 1 else 0]
     byte = place["offset"] + block * place["block_stride"] + layer * place["layer_stride"]
     bit = 8 * byte + role["base_bits"]
     for axis, div, extent, stride in role["terms"]:
         bit += index[axis] // div % extent * stride
-    return name, bit // 8
+    return name, bit
 
 
 def places_used(g: Tree) -> list[Tree]:
@@ -248,28 +189,38 @@ class Cache:
     def get(self, name: str, g: Tree, layer: int, block: int, index: Index) -> int:
         """The raw element of a role."""
         role = role_of(g, name)
-        pool, byte = place_of(g, role, layer, block, index)
-        return int.from_bytes(self.pools[pool][byte : byte + role["bits"] // 8], "little")
+        pool, bit = place_of(g, role, layer, block, index)
+        bits, shift = int(role["bits"]), bit % 8
+        data = self.pools[pool][bit // 8 : (bit + bits + 7) // 8]
+        return int.from_bytes(data, "little") >> shift & ((1 << bits) - 1)
 
     def put(self, name: str, g: Tree, layer: int, block: int, index: Index, element: int) -> None:
-        """Write the raw element of a role."""
+        """Write the raw element of a role, and no bit beside it."""
         role = role_of(g, name)
-        pool, byte = place_of(g, role, layer, block, index)
-        size = role["bits"] // 8
-        self.pools[pool][byte : byte + size] = element.to_bytes(size, "little")
+        pool, bit = place_of(g, role, layer, block, index)
+        bits, shift = role["bits"], bit % 8
+        first, end = bit // 8, (bit + bits + 7) // 8
+        beside = int.from_bytes(self.pools[pool][first:end], "little")
+        beside &= ~(((1 << bits) - 1) << shift)
+        self.pools[pool][first:end] = (beside | element << shift).to_bytes(end - first, "little")
 
-    def value(self, name: str, g: Tree, layer: int, block: int, index: Index) -> float:
-        """The value of an element under the group's codec (5)."""
-        plain = decode(role_of(g, name)["dtype"], self.get(name, g, layer, block, index))
-        codec = g["codec"]["id"]
-        if codec == "fp8_per_tensor":
-            return single(plain * number(g["codec"]["params"][f"scales.{name}"][layer]))
-        if codec == "per_token_head" and name in "kv":
-            return single(plain * decode("f32", self.get(f"{name}_scale", g, layer, block, index)))
-        if codec == "fp8_ds_mla_656" and name == "latent":
-            at = {"N": index["N"], "G": index["D"] // 128}
-            return single(plain * decode("f32", self.get("latent_scale", g, layer, block, at)))
-        return plain
+    def value(self, name: str, g: Tree, layer: int, block: int, index: Index) -> float | None:
+        """The value of an element under the group's codec (5), None where it has none."""
+        if not has_values(g, name):
+            return None
+        role, scale = role_of(g, name), page_scale(g, name)
+        element = self.get(name, g, layer, block, index)
+        value = decode(role["dtype"], element)
+        if scale:
+            at = dict(index)
+            if "G" in ROLES[scale]:
+                at["G"] = index["D"] // (role["shape"]["D"] // role_of(g, scale)["shape"]["G"])
+            factor = self.get(scale, g, layer, block, at)
+            if g["codec"]["id"] == "int4_zero_point":
+                value, factor = float(element - (factor & 15)), factor & ~15
+            value = single(value * decode(role_of(g, scale)["dtype"], factor))
+        param = param_scale(g, name, g["layers"][layer])
+        return single(value * number(param)) if param else value
 
 
 def indices(role: Tree) -> Iterator[dict[str, int]]:

@@ -5,16 +5,23 @@
 
 import json
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 
 from conformance.abi_from_the_document import read
 from conformance.abi_from_the_document_compare import compare, worst
+from conformance.abi_from_the_document_fields import ROLES
 from conformance.abi_from_the_document_moves import MissingError, PlanError, Request, Side, move
-from conformance.abi_from_the_document_spelling import RefusedError, parse_json, write_twin
+from conformance.abi_from_the_document_numbers import encode
+from conformance.abi_from_the_document_spelling import (
+    RefusedError,
+    Tree,
+    parse_json,
+    write_twin,
+)
 from conformance.abi_from_the_document_values import (
     Cache,
     canonical,
-    encode,
     fingerprints,
     group_fingerprints,
     indices,
@@ -74,27 +81,37 @@ def _decode(path: Path) -> Iterator[str]:
         if group_fingerprints(d, g) != case["group_fingerprints"][g["id"]]:
             yield f"fingerprints of {g['id']}: {group_fingerprints(d, g)}"
         for role in g["roles"]:
-            file = f"{g['id']}.{role['role']}.bin"
-            elements = (path / "elements" / file).read_bytes()
-            values = (path / "values" / file).read_bytes()
-            got, size = [bytearray(), bytearray()], role["bits"] // 8
-            for layer in range(len(g["layers"])):
-                for block in case["groups"][g["id"]]["blocks"]:
-                    for index in indices(role):
-                        element = cache.get(role["role"], g, layer, block, index)
-                        value = cache.value(role["role"], g, layer, block, index)
-                        start = len(got[0])
-                        raw = int.from_bytes(elements[start : start + size], "little")
-                        blank.put(role["role"], g, layer, block, index, raw)
-                        got[0] += element.to_bytes(size, "little")
-                        got[1] += encode("f32", value).to_bytes(4, "little")
-            if got[0] != elements:
-                yield f"other elements in {file}"
-            if got[1] != values:
-                yield f"other values in {file}"
+            yield from _decode_role(path, (cache, blank), g, role, case["groups"][g["id"]])
     for name, pool in blank.pools.items():
         if pool != cache.pools[name]:
             yield f"other bytes in pool {name} after writing the elements"
+
+
+def _decode_role(
+    path: Path, caches: tuple[Cache, Cache], g: Tree, role: Tree, told: Tree
+) -> Iterator[str]:
+    """Compare the elements and values of a role, and write the told ones into the second cache."""
+    cache, blank = caches
+    name, size = role["role"], -(-role["bits"] // 8)
+    files = told["roles"][name]
+    elements = (path / files["elements"]).read_bytes()
+    values = (path / files["values"]).read_bytes() if "values" in files else b""
+    got, worth = bytearray(), bytearray()
+    each = list(indices(role))
+    for layer, block, index in product(range(len(g["layers"])), told["blocks"], each):
+        where = (name, g, layer, block, index)
+        raw = int.from_bytes(elements[len(got) : len(got) + size], "little")
+        got += cache.get(*where).to_bytes(size, "little")
+        value = cache.value(*where)
+        worth += b"" if value is None else encode("f32", value).to_bytes(4, "little")
+        blank.put(*where, raw)
+    shape = [len(g["layers"]), len(told["blocks"]), *(role["shape"][x] for x in ROLES[name])]
+    if files["shape"] != shape:
+        yield f"{name} of {g['id']} is of shape {shape}"
+    if got != elements:
+        yield f"other elements in {files['elements']}"
+    if worth != values:
+        yield f"other values of {name} of {g['id']}"
 
 
 def _convert(path: Path) -> Iterator[str]:

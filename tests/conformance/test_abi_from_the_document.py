@@ -14,13 +14,19 @@ from typing import Any
 import pytest
 
 from conformance.abi_from_the_document import read
-from conformance.abi_from_the_document_moves import PlanError, Request, Side, inline_scale, move
+from conformance.abi_from_the_document_bytes import meet, touch
+from conformance.abi_from_the_document_moves import PlanError, Request, Side, move
+from conformance.abi_from_the_document_numbers import (
+    LARGEST_F32,
+    decode,
+    encode,
+    inline_scale,
+    with_zero_point,
+)
 from conformance.abi_from_the_document_spelling import RefusedError, parse_twin, write_twin
 from conformance.abi_from_the_document_values import (
     Cache,
     canonical,
-    decode,
-    encode,
     fingerprints,
     text_of,
 )
@@ -54,6 +60,8 @@ def test_no_vector_is_left_out() -> None:
     [
         ("decode", "mla-656", "pools/kv.bin", 3000),
         ("decode", "mla-656", "values/attention.latent.bin", 3000),
+        ("decode", "nvfp4-msa", "elements/attention.k.bin", 3000),
+        ("decode", "opaque-page", "pools/kv.bin", 1100),
         ("convert", "f32-to-bf16", "src-0/kv.bin", 2 * 1024 + 3),
         ("convert", "full-to-window", "dst/kv.bin", 0),
     ],
@@ -190,6 +198,9 @@ def test_what_no_file_says_of_numbers_and_texts() -> None:
         ("e4m3fnuz", 1e9, 0x7F),
         ("e4m3fnuz", -1e-9, 0),
         ("f16", 65520.0, 0x7C00),
+        ("e2m1", 5.0, 6),
+        ("e2m1", -math.inf, 0xF),
+        ("e2m1", math.nan, 0),
     ],
 )
 def test_what_is_beyond_a_type(dtype: str, value: float, element: int) -> None:
@@ -197,10 +208,56 @@ def test_what_is_beyond_a_type(dtype: str, value: float, element: int) -> None:
 
 
 def test_inline_scales() -> None:
-    assert inline_scale("i8", [1.0, -254.0, math.nan]) == 2.0
-    assert inline_scale("e4m3", [0.0, math.nan]) == 1.0
-    assert inline_scale("e4m3", [2.0**-149]) == 1.0
-    assert inline_scale("e4m3fnuz", [math.inf]) == inline_scale("e4m3fnuz", [3.4028234663852886e38])
+    assert inline_scale("f32", "i8", [1.0, -254.0, math.nan]) == 2.0
+    assert inline_scale("f32", "e4m3", [0.0, math.nan]) == 1.0
+    assert inline_scale("f32", "e4m3", [2.0**-149]) == 1.0
+    assert inline_scale("f32", "e4m3fnuz", [math.inf]) == inline_scale(
+        "f32", "e4m3fnuz", [LARGEST_F32]
+    )
+
+
+@pytest.mark.parametrize(
+    ("dtype", "peak", "param", "scale"),
+    [
+        ("ue8m0", 6.0, 1.0, 1.0),
+        ("ue8m0", 6.0, 2.0, 0.5),
+        ("ue8m0", 6.0000005, 1.0, 2.0),
+        ("ue8m0", 2.0**-140, 1.0, 2.0**-127),
+        ("ue8m0", math.inf, 1.0, 2.0**126),
+        ("ue8m0", 0.0, 1.0, 1.0),
+        ("e4m3", 6.0 * 1.0625, 1.0, 1.0),
+        ("e4m3", 2.0**-40, 1.0, 2.0**-9),
+        ("e4m3", 2.0**40, 1.0, 448.0),
+        ("e4m3", math.nan, 1.0, 1.0),
+    ],
+)
+def test_inline_scales_of_few_bits(dtype: str, peak: float, param: float, scale: float) -> None:
+    assert inline_scale(dtype, "e2m1", [0.0, -peak], param) == scale
+
+
+@pytest.mark.parametrize(
+    ("values", "zero", "scale", "elements"),
+    [
+        ([-1.0, 14.0, math.nan, 0.5], 1, 1.0, [0, 15, 1, 2]),
+        ([3.0, 3.0], 0, 1.0, [3, 3]),
+        ([-20.0, -20.0], 15, 1.0, [0, 0]),
+        ([0.0, 30.0], 0, 2.0, [0, 15]),
+    ],
+)
+def test_scales_with_a_zero_point(
+    values: list[float], zero: int, scale: float, elements: list[int]
+) -> None:
+    pattern, got = with_zero_point(values)
+    assert (pattern & 15, decode("f32", pattern & ~15), got) == (zero, scale, elements)
+
+
+def test_halves_of_a_byte_are_apart_in_a_table_alone() -> None:
+    low, high = (0, 4, ((24, 2), (8, 2))), (4, 4, ((24, 2), (8, 2)))
+    assert not meet([low, high])
+    assert touch(low, high)
+    assert not touch(low, (20, 4, ((24, 2),)))
+    assert touch((0, 4, ((12, 4),)), (32, 8, ()))
+    assert not touch((0, 4, ((12, 4),)), (16, 8, ()))
 
 
 @pytest.mark.parametrize("field", ["window", "table", "tokens_per_block"])
