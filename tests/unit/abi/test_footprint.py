@@ -53,6 +53,14 @@ def test_normalize(footprint: Footprint, normal: Footprint) -> None:
             id="a run before a comb",
         ),
         pytest.param([Footprint(0, 8, ((3, 16), (3, 24)))], id="not nested and yet disjoint"),
+        pytest.param(
+            [
+                # Elements of four bits, and scales of which four tokens by eight are a tile.
+                Footprint(0, 4, ((128, 4), (16, 512), (BLOCKS, 9216))),
+                Footprint(8192, 8, ((4, 32), (2, 128), (4, 8), (4, 256), (BLOCKS, 9216))),
+            ],
+            id="nibbles before tiles of scales",
+        ),
     ],
 )
 def test_nothing_is_shared_and_little_is_looked_at(footprints: list[Footprint]) -> None:

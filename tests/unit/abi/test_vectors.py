@@ -176,6 +176,18 @@ def test_any_nan_is_as_good(copied: Path) -> None:
     assert all(each.is_passed for each in vectors.check_directory(copied))
 
 
+def test_what_has_no_values_has_no_file_of_them(tmp_path: Path) -> None:
+    name = "decode/qsa-ring"
+    shutil.copytree(VECTORS / name, tmp_path / name)
+    case = json.loads((tmp_path / name / "case.json").read_bytes())
+    (group,) = case["groups"].values()
+    assert [role for role, files in group["roles"].items() if "values" not in files] == ["position"]
+    assert vectors.check_directory(tmp_path) == [vectors.Result(name)]
+    flip("elements/attention.position.bin", 8)(tmp_path / name)
+    (bent,) = vectors.check_directory(tmp_path)
+    assert bent.failures[0].startswith("elements/attention.position.bin: at [0, 0, 0, 1] expected")
+
+
 def test_a_folder_without_vectors_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(VectorFailed, match=r"expected vectors in .*, found none"):
         vectors.check_directory(tmp_path)
