@@ -7,28 +7,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from support.abi_strategies import descriptors
+from support.abi_strategies import descriptors, evened
 from support.abi_values import representable
 from transload_abi import oracle
 from transload_abi.check import check
 from transload_abi.codecs import CODECS
 from transload_abi.dtypes import DTYPES
-from transload_abi.floats import f32
 from transload_abi.roles import ROLES
-from transload_abi.types import Descriptor, Group, Param
+from transload_abi.types import Descriptor, Group
 
 SLOW = settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-
-
-def evened(group: Group) -> Group:
-    """With layers' scales that are powers of two."""
-    params: dict[str, Param] = {
-        name: [f32(2.0 ** (at % 5 - 2)) for at in range(len(value))]
-        if isinstance(value, list)
-        else value
-        for name, value in group.codec.params.items()
-    }
-    return replace(group, codec=replace(group.codec, params=params))
 
 
 def blocks_of(d: Descriptor, group: Group) -> list[int]:

@@ -130,6 +130,17 @@ def groups_of(draw: st.DrawFn, layers: tuple[int, ...], name: str) -> tuple[Grou
     return group, Pool(f"pool {name}", "device", num_bytes, num_blocks, align=8)
 
 
+def evened(group: Group) -> Group:
+    """With layers' scales that are powers of two."""
+    params: dict[str, Param] = {
+        name: [f32(2.0 ** (at % 5 - 2)) for at in range(len(value))]
+        if isinstance(value, list)
+        else value
+        for name, value in group.codec.params.items()
+    }
+    return replace(group, codec=replace(group.codec, params=params))
+
+
 @st.composite
 def _role_sets(draw: st.DrawFn, rule: CodecRule) -> dict[str, frozenset[str]]:
     """A codec's set of roles; all choices of a recurrent layer's parts count as one."""
