@@ -108,13 +108,18 @@ class _Elements:
             (*(stride // unit for stride in strides), 1),
             start // unit,
         )
+        # Blocks are gathered in the order that they have in memory, and turned afterwards.
+        dims = range(1, self._view.dim() - 1)
+        stored = sorted(dims, key=self._view.stride, reverse=True)
+        self._stored = self._view.permute(0, *stored, -1)
+        self._to_view = (0, *(1 + stored.index(dim) for dim in dims), -1)
         self._token_digits = [(div, extent) for div, extent, _ in digits["N"]]
         self._shape = (role.shape["H"], role.shape["D"])
         self._dtype = DTYPES[role.dtype]
         self._scale = _scale(group, role, position)
 
     def read(self, block_ids: Tensor, num_tokens: int) -> Tensor:
-        elements = self._view[block_ids].contiguous().view(self._dtype)
+        elements = self._stored.index_select(0, block_ids).view(self._dtype).permute(self._to_view)
         values = elements.reshape(-1, *self._shape)[:num_tokens].to(torch.float32)
         return values if self._scale is None else values * self._scale
 

@@ -87,17 +87,13 @@ def attend(queries: Tensor, keys: Tensor, values: Tensor, first: int, window: in
     Returns:
         As `queries`.
     """
-    if window:
-        # No query looks further back than the first one does.
-        skipped = max(first - window + 1, 0)
-        keys, values, first = keys[skipped:], values[skipped:], first - skipped
     distance = torch.arange(first, first + len(queries))[:, None] - torch.arange(len(keys))
     seen = (distance >= 0) & (distance < (window or len(keys)))
     attended = scaled_dot_product_attention(
         queries.transpose(0, 1)[None],
         keys.transpose(0, 1)[None],
         values.transpose(0, 1)[None],
-        attn_mask=None if len(queries) == 1 else seen,
+        attn_mask=seen,
         enable_gqa=True,
     )
     return attended[0].transpose(0, 1)

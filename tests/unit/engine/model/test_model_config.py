@@ -34,6 +34,7 @@ def read(folder: Path, **fields: Any) -> ModelConfig:
 def test_what_is_left_out_follows_from_the_rest(folder: Path) -> None:
     config = read(folder)
     assert (config.num_kv_heads, config.head_dim) == (4, 16)
+    assert read(folder, architectures=["Qwen3ForCausalLM"]).head_dim == 128
     assert config.windows == (0, 0, 0)
     assert config.eos_ids == ()
     assert (config.rope.kind, config.rope.theta) == ("default", 10000.0)
