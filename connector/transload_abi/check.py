@@ -49,7 +49,7 @@ _STATES: Final = ("ssm", "ssm_h", *(f"conv_{part}" for part in "qkvxbc"))
 
 _NEEDS_ROLE: Final = {
     "full": _KEYS,
-    "sliding_window": (*_KEYS, "state_kv"),
+    "sliding_window": (*_KEYS, "state_kv", "index_state_kv"),
     "chunked_local": _KEYS,
     "mla": ("latent",),
     "sliding_window_mla": ("latent",),

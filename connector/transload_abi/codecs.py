@@ -84,6 +84,7 @@ CODECS: Final[dict[str, CodecRule]] = {
             {"index_k": _FLOATS},
             {"index_k": _FLOATS, "position": frozenset({"i64"})},
             {"state_kv": _FLOATS, "state_score": _FLOATS},
+            {"index_state_kv": _FLOATS, "index_state_score": _FLOATS},
             {"conv": _FLOATS, "ssm": _FLOATS},
             *_state_sets(),
         )

@@ -28,6 +28,8 @@ SHORT_WORDS: Final = {
     "position": "positions",
     "state_kv": "KV to compress",
     "state_score": "their scores",
+    "index_state_kv": "index KV to compress",
+    "index_state_score": "index scores",
     "conv": "conv",
     "ssm": "ssm",
     "ssm_h": "ssm by head",

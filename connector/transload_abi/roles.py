@@ -34,6 +34,8 @@ ROLES: Final[dict[str, RoleRule]] = {
     "position": RoleRule(("N", "D"), "positions of a ring's rows"),
     "state_kv": RoleRule(("N", "D"), "rows that a compressor has yet to compress"),
     "state_score": RoleRule(("N", "D"), "their scores"),
+    "index_state_kv": RoleRule(("N", "D"), "such rows of the compressor of index keys"),
+    "index_state_score": RoleRule(("N", "D"), "their scores"),
     "conv": RoleRule(("N", "D"), "a recurrent layer's convolution state, flattened"),
     "ssm": RoleRule(("N", "D"), "a recurrent layer's state, flattened"),
     "ssm_h": RoleRule(("H", "N", "D"), "a recurrent layer's state, by head"),
