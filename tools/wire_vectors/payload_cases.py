@@ -139,6 +139,8 @@ _READS: dict[str, list[tuple[Document, list[int]]]] = {
     "nibbles-by-element": [({}, [1, 2]), (_ONE, [1]), (_OTHER, [0])],
     "nibbles-of-k-and-v": [({}, [1]), (_OTHER, [1])],
     "nibbles-of-two-heads": [({}, [1]), ({"heads": [0, 2]}, [1])],
+    "nibbles-apart": [({}, [1]), (_OTHER, [1])],
+    "nibbles-that-meet": [({}, [1, 2])],
 }
 _REFUSED: dict[str, list[tuple[str, Document]]] = {
     "bare": [

@@ -18,7 +18,7 @@ import zlib
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from transload_abi.limits import MAX_DOCUMENT_BYTES, MAX_INTEGER
+from transload_abi.limits import MAX_INTEGER
 from transload_abi.wire.errors import BadFrame
 from transload_abi.wire.limits import MAX_MESSAGE_BYTES
 
@@ -201,8 +201,7 @@ class FrameDecoder:
             _check_length(num_bytes, MAX_MESSAGE_BYTES, "message")
             self._part_bytes = num_bytes
         elif kind == DESCRIPTOR:
-            most = min(self.max_descriptor_bytes, MAX_DOCUMENT_BYTES)
-            _check_length(num_bytes, most, "descriptor")
+            _check_length(num_bytes, self.max_descriptor_bytes, "descriptor")
             self._part_bytes = num_bytes
         else:
             raise BadFrame(f"expected kind 1, 2 or 3, got {kind}", "frame")

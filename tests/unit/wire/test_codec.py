@@ -106,6 +106,12 @@ def test_a_message_of_all_ranges_fits_into_a_frame() -> None:
     assert len(encode_body(lease)) <= MAX_MESSAGE_BYTES
 
 
+def test_what_a_long_error_says_is_cut_to_a_message() -> None:
+    reason = BadMessage("x" * 1000, "bye.reason").reason
+    assert reason == "bye.reason: " + "x" * 488
+    assert encode(Bye(reason))
+
+
 def test_extensions_do_not_come_back() -> None:
     body = pack({"type": "bye", "x_why": "tired"})
     assert unpack(encode_body(decode(body, "reader"))) == {"type": "bye"}

@@ -152,6 +152,12 @@ def test_wanted_never_reaches_into_what_follows() -> None:
     assert asked == [8, 10, 8, 24, 3, 8, 10]
 
 
+@pytest.mark.parametrize("stream", [frames.data_header(1, 0, 1), frames.descriptor_frame(b"\x80")])
+def test_what_may_not_come_now_is_called_so(stream: bytes) -> None:
+    with pytest.raises(BadFrame, match="none may come now"):
+        list(FrameDecoder().feed(stream))
+
+
 def test_limits_may_change_between_two_frames() -> None:
     decoder = FrameDecoder()
     found = []
