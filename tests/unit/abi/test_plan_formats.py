@@ -8,14 +8,16 @@ import pytest
 from msgspec.structs import replace
 
 from support import abi_formats as formats
-from support.abi_moves import filled, moved, moved_by_hand, regroup
+from support.abi_moves import filled, moved, moved_by_hand, regroup, with_heads
 from support.abi_pages import Shape
 from support.abi_relaid import HEADS, LAYOUTS, ROWS, in_cells, in_regions, with_roles
 from transload_abi.check import check
 from transload_abi.errors import Refused
-from transload_abi.plan import Blocks, Pair, Plan, run_lengths
+from transload_abi.floats import f32
+from transload_abi.plan import Blocks, Cover, Pair, Plan, run_lengths
+from transload_abi.plan.shares import share
 from transload_abi.proof import prove
-from transload_abi.types import Descriptor, Role
+from transload_abi.types import Codec, Descriptor, Param, Role
 
 
 def carried(src: Descriptor, dst: Descriptor, blocks: Blocks) -> Plan:
@@ -164,3 +166,62 @@ def test_a_page_that_nobody_describes_moves_whole() -> None:
 def test_a_page_that_nobody_describes_is_neither_cut_nor_read(dst: Descriptor) -> None:
     with pytest.raises(Refused):
         Pair.compile(opaque(), dst)
+
+
+def test_no_share_of_such_a_page_is_made() -> None:
+    (whole,), (part,) = opaque().groups, opaque().groups
+    half = replace(part, owner=replace(part.owner, heads=(0, 4, 8)))
+    shorter = replace(part, tokens_per_block=8)
+    for ours, theirs in ((whole, half), (half, whole), (whole, shorter)):
+        with pytest.raises(Refused, match=r"nobody describes move whole \(group to group\)"):
+            share(ours, theirs, (0,))
+    assert share(half, half, (0,)).is_whole
+
+
+# --- parts of sources
+
+
+def layered(scales: list[float], layers: tuple[int, ...]) -> Descriptor:
+    """NVFP4 of so many layers, each with its own scale of K; V's is 1."""
+    d = formats.nvfp4(True, shape=HEADS._replace(layers=len(layers)))
+    params: dict[str, Param] = {
+        "scales.k": [f32(each) for each in scales],
+        "scales.v": [f32(1.0)] * len(layers),
+        "rotation.k": formats.SIGNS,
+    }
+    return regroup(d, layers=layers, codec=Codec("block_scaled", params))
+
+
+def test_layers_that_are_taken_keep_their_scales() -> None:
+    sources = [layered([2.0, 0.5], (0, 1)), layered([16.0, 4.0, 8.0], (1, 2, 3))]
+    cover = Cover.compile(sources, layered([2.0, 0.5, 4.0, 8.0], (0, 1, 2, 3)))
+    assert cover.sources[0] is sources[0]
+    assert cover.sources[1]
+    (taken,) = cover.sources[1].groups
+    assert taken.layers == (2, 3)
+    assert taken.codec.params["scales.k"] == [f32(4.0), f32(8.0)]
+    assert taken.codec.params["rotation.k"] == formats.SIGNS
+    assert not any(lane.conversions for pair in cover.pairs if pair for lane in pair.lanes)
+
+
+def test_heads_that_are_taken_keep_their_tiles() -> None:
+    def rank(first: int, count: int) -> Descriptor:
+        d = formats.nvfp4(True, shape=HEADS._replace(heads=count))
+        return with_heads(d, first, 4)
+
+    sources, dst = [rank(0, 3), rank(2, 2)], rank(0, 4)
+    cover = Cover.compile(sources, dst)
+    blocks = Blocks({0: [3, 1]}, {0: [2, 4]}, 16)
+    memory, due = filled(dst, 9), filled(dst, 9)
+    for plan, source in zip(cover.plan(blocks), cover.sources, strict=True):
+        assert plan
+        assert source
+        prove(plan, source, dst, blocks)
+        held = filled(source, 1)
+        memory = moved(plan, held, memory)
+        due = moved_by_hand(source, dst, blocks, (held, due))
+    assert [source.groups[0].owner.heads for source in cover.sources if source] == [
+        (0, 3, 4),
+        (3, 4, 4),
+    ]
+    assert memory == due
