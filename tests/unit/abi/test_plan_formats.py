@@ -193,7 +193,7 @@ def layered(scales: list[float], layers: tuple[int, ...]) -> Descriptor:
 
 
 def test_layers_that_are_taken_keep_their_scales() -> None:
-    sources = [layered([2.0, 0.5], (0, 1)), layered([16.0, 4.0, 8.0], (1, 2, 3))]
+    sources = [layered([2.0, 0.5], (0, 1)), layered([0.5, 4.0, 8.0], (1, 2, 3))]
     cover = Cover.compile(sources, layered([2.0, 0.5, 4.0, 8.0], (0, 1, 2, 3)))
     assert cover.sources[0] is sources[0]
     assert cover.sources[1]
