@@ -115,3 +115,17 @@ def test_what_a_long_error_says_is_cut_to_a_message() -> None:
 def test_extensions_do_not_come_back() -> None:
     body = pack({"type": "bye", "x_why": "tired"})
     assert unpack(encode_body(decode(body, "reader"))) == {"type": "bye"}
+
+
+@pytest.mark.parametrize("flip", [0x01, 0x80, 0xFF])
+def test_a_spoiled_byte_is_refused_or_makes_another_message(flip: int) -> None:
+    short = [case for case in ACCEPTED if len(case["body"]) < 400]
+    for case in short:
+        body = bytes.fromhex(case["body"])
+        for at in range(len(body)):
+            spoiled = body[:at] + bytes([body[at] ^ flip]) + body[at + 1 :]
+            try:
+                message = decode(spoiled, case["sender"])
+            except BadMessage:
+                continue
+            assert decode(encode_body(message), case["sender"]) == message
