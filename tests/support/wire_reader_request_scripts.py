@@ -14,7 +14,6 @@ from support.wire_reader_scripts import (
     OPENED,
     PEER,
     READY,
-    SESSION,
     TURN,
     out_of_turn,
 )
