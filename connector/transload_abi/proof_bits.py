@@ -112,18 +112,17 @@ def elements(group: Group, role: Role, layer: int) -> Elements:
     position = group.layers.index(layer)
     pool = place.pools[position] if len(place.pools) > 1 else place.pools[0]
     base = 8 * (place.offset + position * place.layer_stride) + role.base_bits
-    axes = {
-        axis: [
-            sum(
-                i // div % extent * stride
-                for name, div, extent, stride in role.terms
-                if name == axis
-            )
-            for i in range(role.shape[axis])
-        ]
-        for axis in ROLES[role.role].axes
-    }
+    axes = {axis: _steps(role, axis) for axis in ROLES[role.role].axes}
     return Elements(Home(pool, place.block_stride), base, axes, role.bits)
+
+
+def _steps(role: Role, axis: str) -> list[int]:
+    """Bits from index 0 to every index of an axis."""
+    steps = [0] * role.shape[axis]
+    for name, div, extent, stride in role.terms:
+        if name == axis:
+            steps = [step + i // div % extent * stride for i, step in enumerate(steps)]
+    return steps
 
 
 def expected(bundle: Bundle, src_first: int, dst_first: int, states: int) -> Strips:

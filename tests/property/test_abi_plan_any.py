@@ -165,16 +165,18 @@ def filled(d: Descriptor, seed: int) -> oracle.Memory:
 
 
 def states(group: Group, role: str, found: Array, num_tokens: int) -> Array:
-    """`[layers, states of the request, the rest]` of what was read of a role's blocks."""
-    axes = ROLES[role].axes
+    """The request's part of a role's blocks: `[layers, states, ...]`; pages by blocks."""
+    axes, num_local = ROLES[role].axes, local_tokens(group.owner.tokens, num_tokens)
     if "N" not in axes:
-        return found
+        return (
+            found if group.kind == "ring" else found[:, : -(-num_local // group.tokens_per_block)]
+        )
     by_state = np.moveaxis(found, 2 + axes.index("N"), 2)
     by_state = by_state.reshape(len(found), -1, *by_state.shape[3:])
     if group.kind in ("ring", "recurrent"):
         return by_state
     per, states_of = group.tokens_per_state
-    return by_state[:, : local_tokens(group.owner.tokens, num_tokens) * states_of // per]
+    return by_state[:, : num_local * states_of // per]
 
 
 def carried(src: Descriptor, dst: Descriptor, num_tokens: int, turn: int) -> None:
