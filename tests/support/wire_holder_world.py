@@ -40,10 +40,10 @@ def measure(read: messages.Read, tables: tuple[messages.Table, ...]) -> int:
 class HolderWorld:
     """One holder that holds `h1` (two readers) and `h2` (one), and connections to it."""
 
-    def __init__(self, token: bytes = b"") -> None:
+    def __init__(self, token: bytes = b"", terms: Terms = TERMS) -> None:
         self.now = 0.0
         self.token = token
-        self.ledger = Ledger(TERMS)
+        self.ledger = Ledger(terms)
         for handoff, readers in (("h1", 2), ("h2", 1)):
             self.ledger.grant(handoff, f"l-{handoff}", TABLES, 100, readers, 0.0)
         settings = HolderSettings(
