@@ -72,7 +72,8 @@ class PagedCache:
     def read(self, layer: int, block_ids: Tensor, num_tokens: int) -> tuple[Tensor, Tensor]:
         """The first tokens that blocks hold: keys and values, f32 `[num_tokens, heads, head_dim]`.
 
-        They are copies, and what was rounded on its way into the cache stays rounded.
+        They are contiguous copies, whatever the placement: sums over them round alike. What was
+        rounded on its way into the cache stays rounded.
         """
         return (
             self._keys[layer].read(block_ids, num_tokens),
@@ -120,7 +121,8 @@ class _Elements:
 
     def read(self, block_ids: Tensor, num_tokens: int) -> Tensor:
         elements = self._stored.index_select(0, block_ids).view(self._dtype).permute(self._to_view)
-        values = elements.reshape(-1, *self._shape)[:num_tokens].to(torch.float32)
+        tokens = elements.reshape(-1, *self._shape)[:num_tokens]
+        values = tokens.contiguous().to(torch.float32)
         return values if self._scale is None else values * self._scale
 
     def write(self, slots: Slots, values: Tensor) -> None:

@@ -92,6 +92,14 @@ def test_what_is_read_is_what_the_oracle_reads(name: str, dtype: str) -> None:
             assert np.array_equal(found.numpy(), wanted)
 
 
+@pytest.mark.parametrize("name", PLACEMENTS)
+@pytest.mark.parametrize("num_blocks", [1, 2])
+def test_what_is_read_lies_alike_whatever_the_placement(name: str, num_blocks: int) -> None:
+    cache = PagedCache(descriptor_of(name, "f32"))
+    for found in cache.read(1, torch.arange(num_blocks), 8 * num_blocks - 1):
+        assert found.is_contiguous()
+
+
 def test_single_tokens_leave_their_neighbours_alone() -> None:
     cache = PagedCache(odd())
     cache.memory["odd"].fill_(0xA5)

@@ -1,5 +1,6 @@
 """Descriptors of the engine's own cache: held against hand-written ones and against the oracle."""
 
+import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from transload_abi import Blocks, Pair, oracle, oracle_numbers
 from transload_abi.canonical import canonical
 from transload_abi.compare import compare
 from transload_abi.floats import f64
-from transload_abi.types import Codec, Descriptor, Param
+from transload_abi.types import Codec, Descriptor, Param, Producer
 from transload_engine.model.kv_cache import PagedCache
 from transload_engine.model.llama import Llama
 from transload_engine.model.placements import (
@@ -139,15 +140,22 @@ def test_the_model_is_named_with_its_rotation_and_scales(model: Llama) -> None:
     scales: dict[str, Param] = {"scales.k": ["f32:3dcccccd"] * 2, "scales.v": ["f32:3e99999a"] * 2}
     assert found.groups[0].codec == Codec("fp8_per_tensor", scales)
     assert found.groups[0].null_block == 0
+    assert found.producer == Producer(engine="transload", backend="torch", layout="NHD")
 
 
-@pytest.mark.parametrize(("family", "window"), [("mistral-window", 7), ("qwen2-window", 0)])
+@pytest.mark.parametrize(("family", "window"), [("mistral-window", 7), ("llama", 0)])
 def test_a_window_is_said_where_all_layers_have_it(
     tmp_path: Path, family: str, window: int
 ) -> None:
     model = Llama.load(write_checkpoint(family, tmp_path / family))
     (group,) = described(model, "NHD").groups
     assert (group.kind, group.window) == ("full", window)
+
+
+def test_a_layer_that_looks_back_over_everything_unsays_the_window(model: Llama) -> None:
+    config = dataclasses.replace(model.config, windows=(5, 0))
+    (group,) = make_descriptor(config, KvSettings(), ModelName("tiny")).groups
+    assert group.window == 0
 
 
 @pytest.mark.parametrize(
