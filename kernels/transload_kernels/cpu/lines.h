@@ -1,11 +1,11 @@
 // Rows that lie apart, as keys do in cells of keys and values, turned in registers and from there
 // past the caches, a whole line of the destination at a time and without a stage. 2-byte keys of 16
-// and 32 tokens took a third more time with one, of 128 tokens a tenth.
+// and 32 tokens took 1.4 times as long with one, of 128 tokens 1.2 times.
 //
-// What such rows can be read at is up to the processor's prefetchers, which follow one instruction's
-// stride. So rows are asked for ahead by sixteen instructions, each of which goes on by one stride
-// throughout: unrolled, in loops that are not. By one instruction in a loop, or by one for each line
-// of a piece, the same took 1.4 times as long; so did asking for 32 lines at once instead of 16.
+// What such rows can be read at is up to the processor's prefetchers, which seem to follow the strides
+// of single instructions. So rows are asked for ahead by sixteen instructions, each of which goes on
+// by one stride throughout: unrolled, in loops that are not. By one instruction in a loop, or by one
+// for each line of a piece, the same took 1.3 to 1.5 times as long; so did asking for 32 lines at once.
 //
 // All on two vCPUs of an AMD EPYC with AVX-512, bench/kernels.py --sections transpose.
 #pragma once
@@ -17,15 +17,14 @@ namespace transload {
 template <int kElement>
 class LineTurner {
  public:
-  explicit LineTurner(const Tile& tile)
-      : tile_(tile), is_half_(tile.rows * kElement < kLine) {}
+  explicit LineTurner(const Tile& tile) : tile_(tile), is_half_(tile.rows * kElement < kLine) {}
   ~LineTurner() { push(nullptr, nullptr); }
   LineTurner(const LineTurner&) = delete;
   LineTurner& operator=(const LineTurner&) = delete;
 
-  // Whether tiles that begin on lines of the destination are better off here. Not so those of other
-  // rows: square ones of 1 KiB a row took 1.4 times as long as with a stage, rows of 512 bytes in
-  // cells of 1 KiB (4-byte keys) as long.
+  // Whether tiles that begin on lines of the destination are better off here. Not so square ones of
+  // 1 KiB a row, which took 1.2 to 1.3 times as long (those of bytes a sixth less, but only there),
+  // nor rows of 512 bytes in cells of 1 KiB, which were no faster.
   static bool suits(const Tile& tile) {
     if (kMostLanes < 4 || tile.cols * kElement != kRowBytes) return false;
     if (tile.src_stride % 512 != 0 || tile.src_stride < 2 * kRowBytes) return false;
