@@ -179,6 +179,8 @@ def _block_size(descriptor: Descriptor) -> int:
             raise ValueError(f"group {group.id!r}: only blocks of all tokens, of one table")
         if not is_whole or heads[:2] != (0, heads[2]):
             raise ValueError(f"group {group.id!r}: only whole models")
+        if group.opaque:
+            raise ValueError(f"group {group.id!r}: only known bytes, and these are opaque")
         if group.codec.id not in _CODECS:
             raise ValueError(f"group {group.id!r}: codec {group.codec.id!r} is none of {_CODECS}")
         sizes.add(group.tokens_per_block)

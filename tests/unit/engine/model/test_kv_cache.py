@@ -133,6 +133,41 @@ def test_addresses_that_are_no_multiples_of_an_element() -> None:
     assert np.array_equal(cache.memory["odd"].numpy(), wanted["odd"])
 
 
+def in_two_groups(whole: Descriptor) -> Descriptor:
+    """The same placement of two layers, with a group for each."""
+    (group,) = whole.groups
+    groups = []
+    for layer in range(2):
+        places = tuple(
+            msgspec.structs.replace(
+                place, offset=place.offset + layer * place.layer_stride, layer_stride=0
+            )
+            for place in group.places
+        )
+        groups.append(
+            msgspec.structs.replace(group, id=f"layer{layer}", layers=(layer,), places=places)
+        )
+    return msgspec.structs.replace(whole, groups=tuple(groups))
+
+
+def test_layers_may_be_in_several_groups() -> None:
+    one, two = PagedCache(odd()), PagedCache(in_two_groups(odd()))
+    for layer, values in enumerate(numbers(SHAPE, 1)):
+        for cache in (one, two):
+            tokens = torch.from_numpy(values.copy())
+            cache.write(layer, all_slots(SHAPE), tokens, -tokens)
+    assert torch.equal(one.memory["odd"], two.memory["odd"])
+
+
+def test_groups_of_different_blocks_are_refused() -> None:
+    descriptor = in_two_groups(odd())
+    first, second = descriptor.groups
+    second = msgspec.structs.replace(second, tokens_per_block=16)
+    descriptor = msgspec.structs.replace(descriptor, groups=(first, second))
+    with pytest.raises(ValueError, match=r"^blocks of different lengths: \[8, 16\]$"):
+        PagedCache(descriptor)
+
+
 def test_memory_of_somebody_else_is_used_as_it_is() -> None:
     descriptor = sglang()
     shared = {pool.id: SharedMemory(create=True, size=pool.num_bytes) for pool in descriptor.pools}
@@ -168,6 +203,7 @@ def test_memory_that_does_not_do_is_refused(buffer: Any, complaint: str) -> None
         ({"table": 1}, "only blocks of all tokens, of one table"),
         ({"tokens_per_state": (2, 1)}, "only blocks of all tokens, of one table"),
         ({"owner": Owner(heads=(0, 4, 8))}, "only whole models"),
+        ({"opaque": "somebody"}, "only known bytes, and these are opaque"),
         ({"codec": Codec("per_token_head")}, "codec 'per_token_head' is none of"),
     ],
 )
