@@ -24,6 +24,8 @@ from transload_abi.wire.holder_state import ReaderAccepted, Serve
 from transload_abi.wire.ledger import Freed
 from transload_abi.wire.session_events import SessionEnded
 
+PEER: Final = "reader 'D'"
+LOST: Final = f"{PEER} is gone: its control stream ended without a bye"
 HELLO: Final = m.Hello((1,), "D", "g7", READER_NONCE, 65536, ("b", "c"))
 WELCOME: Final = m.Welcome(1, "P", "g1", SESSION, NONCE, ZEROS, 8192, 2, ("b",))
 INTRODUCED: Final = (hears(HELLO), WELCOME)
@@ -51,12 +53,12 @@ STATES: Final[dict[str, tuple[object, ...]]] = {
 def out_of_turn(what: str, state: str) -> tuple[object, ...]:
     """What a session says that ends because something may not come."""
     reason = f"{what}: it may not come while a {state} is waited for"
-    return m.Error("out_of_turn", reason), SessionEnded("peer_fault", "out_of_turn", reason)
+    return fault("out_of_turn", reason, "the reader" if state == "hello" else PEER)
 
 
-def fault(code: m.Code, reason: str) -> tuple[object, ...]:
+def fault(code: m.Code, reason: str, peer: str = PEER) -> tuple[object, ...]:
     """What a session says that ends for another fault of the reader's."""
-    return m.Error(code, reason), SessionEnded("peer_fault", code, reason)
+    return m.Error(code, reason), SessionEnded("peer_fault", code, f"{peer}: {reason}")
 
 
 # A request after the conversation, so that each script sees where it has led.
@@ -81,7 +83,7 @@ OPENING: Final = (
     script(
         "no version in common",
         hears(m.Hello((2, 3), "D", "g7", READER_NONCE, 65536)),
-        *fault("bad_version", "hello.versions: expected 1 among (2, 3)"),
+        *fault("bad_version", "hello.versions: expected 1 among (2, 3)", "the reader"),
         ends="ended",
     ),
     script(
@@ -112,7 +114,7 @@ OPENING: Final = (
         *PROVEN,
         hears_descriptor(b"other"),
         m.Refuse("groups[0]", "2 layers against 3"),
-        SessionEnded("refused", "", "groups[0]: 2 layers against 3"),
+        SessionEnded("refused", "", f"{PEER}: groups[0]: 2 layers against 3"),
         ends="ended",
     ),
     script(
@@ -194,7 +196,7 @@ ENDS: Final = tuple(
             f"bye at {state}",
             *lines,
             hears(m.Bye("enough")),
-            SessionEnded("peer_bye", "", "enough"),
+            SessionEnded("peer_bye", "", f"{PEER} says bye: enough"),
             hears(m.Bye()),
             ends="ended",
         ),
@@ -202,7 +204,7 @@ ENDS: Final = tuple(
             f"lost at {state}",
             *lines,
             loses(),
-            SessionEnded("peer_lost", "", "the control stream ended without a bye"),
+            SessionEnded("peer_lost", "", LOST),
             ends="ended",
         ),
         script(
@@ -232,7 +234,7 @@ OVERDUE: Final = (
             waits(9.9),
             waits(0.1),
             m.Bye(f"expected a {state} within 10 s"),
-            SessionEnded("overdue", "", f"expected a {state} within 10 s"),
+            SessionEnded("overdue", "", f"{PEER}: expected a {state} within 10 s"),
             ends="ended",
         )
         for state in ("proof", "descriptor", "forgo")
@@ -246,7 +248,7 @@ OVERDUE: Final = (
         waits(19.9),
         waits(0.1),
         m.Bye("the reader took no data for 20 s"),
-        SessionEnded("overdue", "", "the reader took no data for 20 s"),
+        SessionEnded("overdue", "", f"{PEER}: the reader took no data for 20 s"),
         ends="ended",
     ),
     script(

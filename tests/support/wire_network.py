@@ -401,6 +401,11 @@ class Network:
                 assert reader.session.deadline() is None
         for pipe in self.pipes():
             assert len(pipe.link._decoder._held) <= MAX_HELD_BYTES
+        for session in self.reception.sessions.values():
+            holding = session._core
+            assert max(len(holding.opens), len(holding.closed)) <= limits.MAX_OPEN
+            assert session.num_reads <= limits.MAX_READS
+            assert len(holding.seen_streams) <= limits.MAX_STREAMS
 
     def finish(self) -> None:
         """Nobody says anything any more: every wait ends, and all blocks come back."""

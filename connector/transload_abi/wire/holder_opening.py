@@ -119,7 +119,7 @@ def refuse_reader(c: HolderCore, e: object) -> None:
     """Say which field is in the way, to the reader and to the owner."""
     assert isinstance(e, Incompatible)
     c.say(messages.Refuse(e.path, e.reason))
-    c.tell_end("refused", reason=f"{e.path}: {e.reason}")
+    c.tell_end("refused", reason=f"{c.peer}: {e.path}: {e.reason}")
 
 
 # Actions for data streams.
@@ -170,7 +170,7 @@ def lose_stream(c: HolderCore, e: object) -> None:
 def break_off(c: HolderCore, error: WireError) -> None:
     """The peer broke a rule: tell it which, and the owner."""
     c.say_error(0, error)
-    c.tell_end("peer_fault", error.code, error.reason)
+    c.tell_end("peer_fault", error.code, f"{c.peer}: {error.reason}")
 
 
 def break_off_for(c: HolderCore, e: object) -> None:
@@ -182,19 +182,19 @@ def break_off_for(c: HolderCore, e: object) -> None:
 def end_by_bye(c: HolderCore, e: object) -> None:
     """The reader has ended it in order."""
     assert isinstance(e, messages.Bye)
-    c.tell_end("peer_bye", reason=e.reason)
+    c.tell_end("peer_bye", reason=f"{c.peer} says bye: {e.reason}")
 
 
 def end_by_loss(c: HolderCore, _e: object) -> None:
     """The reader is gone."""
-    c.tell_end("peer_lost", reason="the control stream ended without a bye")
+    c.tell_end("peer_lost", reason=f"{c.peer} is gone: its control stream ended without a bye")
 
 
 def end_overdue(c: HolderCore, e: object) -> None:
     """The reader kept this side waiting."""
     assert isinstance(e, Overdue)
     c.say(messages.Bye(e.reason))
-    c.tell_end("overdue", reason=e.reason)
+    c.tell_end("overdue", reason=f"{c.peer}: {e.reason}")
 
 
 def end_idle(c: HolderCore, _e: object) -> None:

@@ -192,6 +192,11 @@ class HolderCore:
     out: list[bytes] = field(default_factory=list)
     events: list[HolderEvent] = field(default_factory=list)
 
+    @property
+    def peer(self) -> str:
+        """The reader's name in errors."""
+        return f"reader {self.hello.engine!r}" if self.hello else "the reader"
+
     def say(self, message: messages.Message) -> None:
         """Put a message on the control stream."""
         self.out.append(codec.encode(message))
