@@ -196,7 +196,7 @@ def _kinds(
     kinds: list[tuple[Kind, int]] = [("ring", tokens)]
     if role_set.keys() & {"latent", "page"}:
         kinds += [("mla", 0), ("sliding_window_mla", 9)]
-    elif "state_kv" in role_set:
+    elif role_set.keys() & {"state_kv", "index_state_kv"}:
         kinds += [("sliding_window", 5)]
     else:
         kinds += [("full", 0), ("full", 8), ("sliding_window", 5), ("chunked_local", 8)]
