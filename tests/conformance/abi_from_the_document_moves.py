@@ -1,5 +1,6 @@
 """Moving the blocks of a request as `kvabi/1` wants it, from its document alone (9)."""
 
+import math
 from collections.abc import Iterator
 from itertools import product
 from typing import NamedTuple
@@ -125,8 +126,13 @@ class Held:
         held = inside and self.blocks[at] != self.g["null_block"]
         return entry, self.blocks[at] if held else None, n
 
-    def sees(self, by: Tree, entry: int, first: int = 0) -> bool:
-        """Whether the last token's query in group `by` sees a token from `first` of an entry."""
+    def piece_of(self, entry: int, n: int, other: "Held") -> list[int]:
+        """The states that move together with one of an entry: as many as divide both blocks."""
+        size = math.gcd(self.states, other.states)
+        return self.states_of(entry)[n // size * size :][:size]
+
+    def sees(self, by: Tree, states: list[int], first: int = 0) -> bool:
+        """Whether the last token's query in group `by` sees a token from `first` of states."""
         if self.last_only:
             return True
         query, window = self.end - 1, by["window"]
@@ -134,7 +140,7 @@ class Held:
             first = max(first, query - window + 1)
         elif by["kind"] == "chunked_local":
             first = max(first, query // window * window)
-        tokens = (token for state in self.states_of(entry) for token in self.tokens_of(state))
+        tokens = (token for state in states for token in self.tokens_of(state))
         return any(first <= token <= query for token in tokens)
 
 
@@ -171,7 +177,8 @@ def move(sources: list[Side], target: Side, request: Request, allow_losses: bool
         if held.last_only:
             late = held.end > 0 and not held.blocks
         else:
-            late = any(held.sees(new, entry, held.first_token) for entry in range(held.first))
+            before = [state for entry in range(held.first) for state in held.states_of(entry)]
+            late = held.sees(new, before, held.first_token)
         plan_needs(not late, "the destination's list begins after a token that is seen")
         steps += list(_steps(_offers([pair[0] for pair in moving], wanted, new, request), held))
     for step in steps:
@@ -223,7 +230,7 @@ def _steps(offers: list[Offer], to: Held) -> Iterator[Step]:
                     old, to_ = (source, index), (block, n)
                     yield Step(offer.parts, State(layer, head, old, to_))
                     break
-                lacking.append(offer.held.sees(to.g, entry))
+                lacking.append(offer.held.sees(to.g, offer.held.piece_of(entry, index, to)))
             else:
                 if not lacking:
                     raise MissingError(f"nobody holds layer {layer}, head {head}, state {state}")

@@ -134,6 +134,30 @@ def test_the_example() -> None:
     assert read(twin, twin=True) == example()
 
 
+@pytest.mark.parametrize(
+    ("window", "target", "holds"), [(1, [1, 0], True), (1, [0, 1], False), (3, [1, 0], False)]
+)
+def test_a_null_entry_is_seen_by_the_piece(window: int, target: list[int], holds: bool) -> None:
+    sides = []
+    for num_tokens, blocks in ((4, [0]), (2, target)):
+        tree = json.loads(text_of(example()))
+        group = tree["groups"][0]
+        group |= {"kind": "sliding_window", "window": window, "tokens_per_block": num_tokens}
+        group["places"] = [{"block_stride": 64, "pools": ["kv"]}]
+        for role in group["roles"]:
+            role |= {"base_bits": 256 * (role["role"] == "v"), "shape": {"D": 4, "H": 1}}
+            role["shape"]["N"] = num_tokens
+            role["terms"] = [["N", 1, num_tokens, 64], ["D", 1, 4, 16]]
+        tree["pools"][0]["num_bytes"] = 128
+        d = canonical(read(json.dumps(tree).encode()))
+        sides.append(Side(Cache(d, {"kv": bytearray(128)}), {0: blocks}))
+    if holds:
+        move([sides[0]], sides[1], Request(4))
+    else:
+        with pytest.raises(PlanError):
+            move([sides[0]], sides[1], Request(4))
+
+
 def test_the_values_of_the_example() -> None:
     section = DOCUMENT.read_text().split("## 11.")[1]
     rows = re.findall(r"^((?:[0-9a-f]{2} ){15}[0-9a-f]{2})$", section, re.M)
