@@ -183,7 +183,7 @@ class Walk(RuleBasedStateMachine):
 
 
 TestWalk = Walk.TestCase
-TestWalk.settings = settings(max_examples=60, stateful_step_count=60, deadline=None)
+TestWalk.settings = settings(max_examples=50, stateful_step_count=60, deadline=None)
 
 IDS = st.integers(0, 12)
 NAMES = st.sampled_from(("h1", "h2", "h9"))
@@ -258,4 +258,4 @@ class HostileWalk(Walk):
 
 
 TestHostileWalk = HostileWalk.TestCase
-TestHostileWalk.settings = settings(max_examples=60, stateful_step_count=60, deadline=None)
+TestHostileWalk.settings = settings(max_examples=50, stateful_step_count=60, deadline=None)

@@ -4,9 +4,10 @@
 
 1. `begin` when the control stream stands. After each call send `data_to_send` on it.
 2. `tick` when `deadline` has come. Nothing waits without one.
-3. Copy the bytes of `Data` before more are fed; or receive them in place: while `expects` names a
-   range of a read, so many bytes of that stream may be received into where they belong, and are
-   told by `received`. Nothing may use them before `ReadComplete`.
+3. Copy the bytes of `Data` before more are fed; or receive them in place: ask each stream for no
+   more than `wanted`, and while `expects` names a range of a read, receive so many bytes of that
+   stream into where they belong, and tell them by `received`. Nothing may use them before
+   `ReadComplete`, and nobody else may have that memory while they are being received.
 4. Renew a lease before it expires while it is wanted; the session does not.
 5. After `SessionEnded` send what is to be sent, and close all streams; after `StreamFailed` close
    that one.
@@ -207,6 +208,13 @@ class ReaderSession:
         except WireError as error:
             step(core, Broken(error))
         return self._told()
+
+    def wanted(self, stream: int) -> int:
+        """Bytes up to the end of a stream's header, body or data under way, at least one.
+
+        Who feeds no more at a time finds out by `expects` where data belong before they come.
+        """
+        return self._decoders[stream].wanted
 
     def expects(self, stream: int) -> tuple[int, int, int] | None:
         """Which bytes come next on a stream: read, offset, how many; None: feed it.

@@ -8,11 +8,11 @@ from support.wire_reader_request_scripts import STREAM
 from support.wire_reader_scripts import BEGUN, LEASE, OPENED, READY, WELCOME
 from support.wire_reader_world import ReaderWorld, hears, hears_bytes, welcomed
 from support.wire_scripts import Do
-from transload_abi.wire import frames
+from transload_abi.wire import codec, frames
 from transload_abi.wire import messages as m
 from transload_abi.wire.errors import Unsendable
 from transload_abi.wire.limits import MAX_ID, MAX_OPEN, MAX_READS
-from transload_abi.wire.reader_events import ReadFailed
+from transload_abi.wire.reader_events import ReadComplete, ReadFailed
 
 READ = m.Read(1, "h1", "g", ((0, 3),))
 
@@ -147,6 +147,28 @@ def test_a_stream_says_where_its_next_bytes_belong() -> None:
     assert session.expects(0) is None
     with pytest.raises(ValueError, match="no data of a read are due on the stream 0"):
         session.received(0, b"ef", 1.0)
+
+
+def test_no_byte_of_a_read_has_to_pass_through_the_session() -> None:
+    session = led(*OPENED).session
+    read = session.read(READ, 6, 1.0)
+    end = codec.encode(m.ReadEnd(read, 6))
+    coming = frames.data_header(read, 2, 4, frames.checksum_of(b"cdef")) + b"cdef"
+    coming += frames.data_header(read, 0, 2) + b"ab" + end
+    memory = bytearray(6)
+    events: list[object] = []
+    while coming:
+        place = session.expects(0)
+        most = min(3, session.wanted(0))
+        part, coming = coming[:most], coming[most:]
+        if place is None:
+            events += session.feed(0, part, 1.0)
+        else:
+            view = memoryview(memory)[place[1] : place[1] + most]
+            view[:] = part
+            events += session.received(0, view, 1.0)
+    assert bytes(memory) == b"abcdef"
+    assert events == [ReadComplete(read)]
 
 
 def test_bytes_in_place_are_held_to_their_checksum() -> None:
