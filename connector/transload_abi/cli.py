@@ -1,7 +1,7 @@
 """The command `transload abi`: what descriptors say, how two differ, and what would be moved.
 
 Exit status: 0 well, 1 `diff` found a loss or `check` a failure, 2 bad input, 3 refused. Reads files
-and standard input; needs msgspec alone, and numpy for `check`.
+and standard input; needs msgspec alone, and numpy for `check` and `harness`.
 """
 
 import argparse
@@ -9,9 +9,12 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Final
 
-from transload_abi.errors import AbiError, Refused, VectorFailed
+from transload_abi.errors import AbiError, Refused
+from transload_abi.harness.command import add_commands, run_check
+from transload_abi.harness.serve import serve
 from transload_abi.limits import MAX_DOCUMENT_BYTES
 from transload_abi.types import Descriptor
 
@@ -138,26 +141,27 @@ def _plan(options: argparse.Namespace) -> int:
 
 
 def _check(options: argparse.Namespace) -> int:
+    vectors = _import_vectors()
+    folder = Path(options.folder)
+    if not any((folder / kind).is_dir() for kind in _VECTOR_KINDS):
+        kinds = f"{', '.join(_VECTOR_KINDS[:-1])} or {_VECTOR_KINDS[-1]}"
+        raise _BadFile(f"expected {kinds} in {folder}")
+    return run_check(options, vectors.OURS, lambda by: vectors.vectors_in(folder, by))
+
+
+def _harness(options: argparse.Namespace) -> int:
+    serve(_import_vectors().OURS)
+    return 0
+
+
+def _import_vectors() -> ModuleType:
     try:
         import transload_abi.vectors as vectors
     except ModuleNotFoundError as error:
         raise _BadFile(
             f"the package {error.name} is missing; it comes with pip install 'transload[abi]'"
         ) from error
-    folder = Path(options.folder)
-    try:
-        results = vectors.check_directory(folder)
-    except VectorFailed as error:
-        if any((folder / kind).is_dir() for kind in _VECTOR_KINDS):
-            raise
-        kinds = f"{', '.join(_VECTOR_KINDS[:-1])} or {_VECTOR_KINDS[-1]}"
-        raise _BadFile(f"expected {kinds} in {folder}") from error
-    for result in results:
-        words = "; ".join(result.failures) or "ok"
-        sys.stdout.write(f"{result.name}: {words}\n")
-    failed = sum(not result.is_passed for result in results)
-    sys.stdout.write(f"{len(results)} vectors, {failed} failed\n")
-    return 1 if failed else 0
+    return vectors
 
 
 # --- input
@@ -220,9 +224,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_plan_options(plan)
     plan.set_defaults(run=_plan)
 
-    check = commands.add_parser("check", help="run the conformance vectors in a folder")
-    check.add_argument("folder", metavar="DIR")
-    check.set_defaults(run=_check)
+    add_commands(commands, _check, _harness)
     return parser
 
 

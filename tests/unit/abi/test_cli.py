@@ -1,6 +1,7 @@
 """The command `transload abi` in this process: what it prints, and its exit status."""
 
 import io
+import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -348,23 +349,38 @@ def test_texts_that_are_no_block_lists(text: str) -> None:
 # --- check
 
 
-def test_each_vector_has_a_line(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    vectors = pytest.importorskip("transload_abi.vectors")
-    found = [vectors.Result("decode/a", ()), vectors.Result("decode/b", ("one", "two"))]
-    asked: list[Path] = []
+VECTORS = Path(__file__).parents[2] / "vectors" / "abi"
 
-    def check_directory(path: Path) -> list[object]:
-        asked.append(path)
-        return list(found)
 
-    monkeypatch.setattr(vectors, "check_directory", check_directory)
-    status, out, _ = run(capsys, "check", str(tmp_path))
-    assert (status, asked) == (1, [tmp_path])
-    assert out == "decode/a: ok\ndecode/b: one; two\n2 vectors, 1 failed\n"
-    del found[1]
-    assert run(capsys, "check", str(tmp_path)) == (0, "decode/a: ok\n1 vectors, 0 failed\n", "")
+def test_each_vector_has_a_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    for name in ("bare", "mla-656"):
+        shutil.copytree(VECTORS / "decode" / name, tmp_path / "decode" / name)
+    args = ("check", str(tmp_path))
+    told = "decode/bare: ok\ndecode/mla-656: ok\n2 vectors, 0 failed\n"
+    assert run(capsys, *args) == (0, told, "")
+    pool = tmp_path / "decode" / "bare" / "pools" / "kv.bin"
+    pool.write_bytes(b"\0" + pool.read_bytes()[1:])
+    told = (
+        "decode/bare: pools/kv.bin: at [0] expected 0x0, got 0xa5; 1 of 1024 differ\n"
+        "decode/mla-656: ok\n2 vectors, 1 failed\n"
+    )
+    assert run(capsys, *args) == (1, told, "")
+
+
+def test_a_harness_that_is_none(capsys: pytest.CaptureFixture[str]) -> None:
+    for command, why in (
+        ("", "an empty command"),
+        ("'", "No closing quotation"),
+        ("./nowhere", "[Errno 2] No such file or directory: './nowhere'"),
+    ):
+        told = run(capsys, "check", str(VECTORS), "--with", command)
+        message = f"transload abi check: the harness cannot be started: {why}\n"
+        assert told == (2, "", message)
+
+
+def test_a_deadline_is_a_number(capsys: pytest.CaptureFixture[str]) -> None:
+    for text in ("0", "-1", "1e3", "x"):
+        assert run(capsys, "check", str(VECTORS), "--answer-s", text)[0] == 2
 
 
 def test_a_folder_without_vectors(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -97,17 +97,12 @@ def test_vectors_as_they_are_hold(copied: Path) -> None:
         (
             DECODE,
             say(lambda case: case["group_fingerprints"]["attention"].update(meaning="0")),
-            "fingerprints of group attention: expected {'page': '",
-        ),
-        (
-            DECODE,
-            say(lambda case: case["groups"]["attention"].update(blocks=[9, 1])),
-            "PlanError: block 9: pool kv has 4",
+            "group fingerprints: expected {'attention': {'page': '",
         ),
         (
             DECODE,
             say(lambda case: case["groups"]["attention"]["roles"]["k"].update(shape=[1])),
-            "VectorFailed: attention.k.bin: expected 1 elements, got 512",
+            "VectorFailed: elements/attention.k.bin: expected 1 elements, got 1024 bytes",
         ),
         (
             DECODE,
@@ -124,7 +119,7 @@ def test_vectors_as_they_are_hold(copied: Path) -> None:
         (
             CONVERT,
             say(lambda case: case["dst_blocks"].update({"0": [77, 1]})),
-            "PlanError: blocks.dst[0][0]: block 77: the pool has 6",
+            "moving: got a refusal (plan: blocks.dst[0][0]: block 77: the pool has 6)",
         ),
         (
             REFUSED,
@@ -134,18 +129,28 @@ def test_vectors_as_they_are_hold(copied: Path) -> None:
         (
             ERROR,
             say(lambda case: case["sources"][0].update(blocks={"0": [5, 2]})),
-            "moving: expected PlanError, got none",
+            "moving: expected a refusal (plan), got none",
         ),
         (
             MISSING,
             say(lambda case: case.update(error="plan")),
-            "Refused: groups[0]: attention: no source has heads 2 to 3",
+            "moving: expected a refusal (plan), got a refusal (missing: groups[0]: attention: no ",
         ),
     ],
 )
 def test_what_differs_is_named(copied: Path, name: str, bend: Bend, sentence: str) -> None:
     bend(copied / name)
     assert failure(copied, name).startswith(sentence)
+
+
+def test_a_refusal_of_what_is_right_is_named(copied: Path) -> None:
+    say(lambda case: case["groups"]["attention"].update(blocks=[9, 1]))(copied / DECODE)
+    (bent,) = [each for each in vectors.check_directory(copied) if not each.is_passed]
+    assert bent.failures == (
+        "attention.k: got a refusal (plan: block 9: pool kv has 4)",
+        "attention.v: got a refusal (plan: block 9: pool kv has 4)",
+        "writing the elements: got a refusal (plan: block 9: pool kv has 4)",
+    )
 
 
 def test_other_elements_are_named_with_the_pool_that_they_would_make(copied: Path) -> None:
@@ -287,4 +292,8 @@ def test_losses_that_nobody_allowed_are_named(
         return compile_cover(*given, allow_lossy=True)
 
     monkeypatch.setattr(plan.Cover, "compile", careless)
-    assert failure(copied, LOSSY) == "losses: expected Refused, got none"
+    (bent,) = [each for each in vectors.check_directory(copied) if not each.is_passed]
+    assert bent.name == LOSSY
+    refusal, bytes_ = bent.failures
+    assert refusal == "losses: expected a refusal (lossy), got none"
+    assert bytes_.startswith("dst after a refusal (lossy)/kv.bin: at [")
