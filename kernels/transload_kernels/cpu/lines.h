@@ -3,7 +3,7 @@
 // and 32 tokens took 1.4 times as long with one, of 128 tokens 1.2 times.
 //
 // What such rows can be read at is up to the processor's prefetchers, which seem to follow the
-// strides of single instructions. So rows are asked for ahead by sixteen instructions, each of which
+// strides of single instructions. So rows are asked for ahead by sixteen of them, each of which
 // goes on by one stride throughout: unrolled, in loops that are not. By one instruction in a loop,
 // or by one for each line of a piece, the same took 1.3 to 1.5 times as long; so did asking for 32
 // lines at once.
