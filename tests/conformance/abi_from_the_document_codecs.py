@@ -19,6 +19,7 @@ CODECS: dict[str, list[Dtypes]] = {
         {"index_k": _F},
         {"conv": _F, "ssm": _F},
         {"state_kv": _F, "state_score": _F},
+        {"index_state_kv": _F, "index_state_score": _F},
         {"index_k": _F, "position": ("i64",)},
     ],
     "fp8_per_tensor": [{"k": _E, "v": _E}, {"latent": _E, "rope": _E}],

@@ -17,7 +17,7 @@ KINDS: dict[str, tuple[tuple[str, ...], bool | None]] = {
     # the roles of which a kind has one (any of them without), and whether its window is above 0,
     # 0 or either (None)
     "full": (_KEYS, None),
-    "sliding_window": ((*_KEYS, "state_kv"), True),
+    "sliding_window": ((*_KEYS, "state_kv", "index_state_kv"), True),
     "chunked_local": (_KEYS, True),
     "mla": (("latent",), False),
     "sliding_window_mla": (("latent",), True),
@@ -30,6 +30,7 @@ ROLES |= {"latent_scale": "NG", "rope": "ND", "k_group_scale": "HNG", "v_group_s
 ROLES |= {"k_code": "HND", "v_code": "HND", "k_norm": "HN", "v_zero": "HN"}
 ROLES |= {"index_k": "ND", "index_k_scale": "NG", "position": "ND"}
 ROLES |= {"state_kv": "ND", "state_score": "ND", "conv": "ND", "ssm": "ND", "page": "D"}
+ROLES |= {"index_state_kv": "ND", "index_state_score": "ND"}
 ROLES |= dict.fromkeys(PARTS_BY_HEAD, "HND")
 BITS = {"f32": 32, "f16": 16, "bf16": 16, "e4m3": 8, "e5m2": 8, "e4m3fnuz": 8, "e5m2fnuz": 8}
 BITS |= {"e2m1": 4, "ue8m0": 8, "i8": 8, "i64": 64, "u4": 4, "u8": 8}
