@@ -131,6 +131,7 @@ class Network:
         self.readers: list[Reader] = []
         self.serving: list[Copying] = []
         self.ends: list[SessionEnded] = []
+        self.held_to_the_end: set[tuple[str, int]] = set()
         self._numbers = itertools.count(1)
 
     def _reception(self, generation: str) -> Reception:
@@ -166,6 +167,10 @@ class Network:
             first, end = one.pieces.pop(0)
             self._send_piece(one, first, end)
             one.is_copying = False
+            claim = session._core.reads[serve.id].claim
+            left_s = self.ledger.confirm(serve.message.handoff, claim.lease, claim.reader, self.now)
+            if not one.pieces and not isinstance(left_s, str):
+                self.held_to_the_end.add((session.name, serve.id))
             session.sent(serve.id, end - first, self.now)
             if not one.pieces:
                 self.serving.remove(one)
@@ -358,7 +363,11 @@ class Network:
                     reader.outcomes[read] += 1
                     reader.num_complete += 1
                     one = reader.reads[read]
-                    assert reader.is_tainted or bytes(one.data) == one.expected
+                    if not reader.is_tainted:
+                        welcome = reader.session._core.welcome
+                        assert welcome is not None
+                        assert (welcome.session, read) in self.held_to_the_end
+                        assert bytes(one.data) == one.expected
                 case ReadFailed(read=read):
                     reader.outcomes[read] += 1
                     if event.why == "expired":
