@@ -131,6 +131,18 @@ class Walk(RuleBasedStateMachine):
 
     @precondition(lambda self: self.network.serving)
     @rule()
+    def forgo_under_the_last_copy(self) -> None:
+        one = self.network.serving[-1]
+        while one in self.network.serving and not (one.is_copying and len(one.pieces) == 1):
+            self.network.copy(-1)
+        if one in self.network.serving:
+            handoff = one.serve.message.handoff
+            self.network.ledger.forgo(handoff, one.serve.lease, self.network.now)
+            self.network.copy(-1)
+            self.network.deliver_all()
+
+    @precondition(lambda self: self.network.serving)
+    @rule()
     def copy_all(self) -> None:
         while self.network.serving:
             self.network.copy(0)

@@ -57,13 +57,18 @@ def test_no_more_is_sent_than_was_asked_for() -> None:
         session.sent(2, 31, 1.0)
 
 
-def test_a_read_that_fails_in_an_ended_session_lets_go_of_the_blocks() -> None:
+@pytest.mark.parametrize("is_sent", [True, False])
+def test_a_frame_of_an_ended_session_lets_go_of_the_blocks(is_sent: bool) -> None:
     world = led(*SERVED)
     session = session_of(world)
     session.may_send(2, 1.0)
     world.lose(0)
     assert world.ledger.num_copied == 1
-    session.fail(2, "", 1.0)
+    if is_sent:
+        session.sent(2, 30, 1.0)
+    else:
+        session.fail(2, "", 1.0)
+    assert session.data_to_send() == b""
     assert (world.ledger.num_copied, session.num_reads) == (0, 0)
     assert not session.may_send(2, 1.0)
 
