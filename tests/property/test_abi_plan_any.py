@@ -133,7 +133,8 @@ def compiled(src: Descriptor, dst: Descriptor) -> Pair:
         return Pair.compile(src, dst, allow_lossy=True)
     except Refused as error:
         is_too_small = "less than a byte" in str(error) or "inside of a byte" in str(error)
-        is_by_halves = any(role.bits < 8 for group in src.groups for role in group.roles)
+        groups = (*src.groups, *dst.groups)
+        is_by_halves = any(role.bits < 8 for group in groups for role in group.roles)
         assume(not (is_too_small and is_by_halves))
         raise
 
