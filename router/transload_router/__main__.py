@@ -8,13 +8,17 @@ from transload_router.usage import say
 def run() -> int:
     """Run the command; the exit status.
 
-    `abi`, help and the version come before anything of the router is imported: they work without
-    its packages.
+    `abi`, `wire`, help and the version come before anything of the router is imported: they work
+    without its packages.
     """
     if sys.argv[1:2] == ["abi"]:
         from transload_abi.cli import main as run_abi
 
         return run_abi(sys.argv[2:])
+    if sys.argv[1:2] == ["wire"]:
+        from transload_abi.wire.cli import main as run_wire
+
+        return run_wire(sys.argv[2:])
     if words := say(*sys.argv[1:2] or [""]):
         print(words, end="")
         return 0

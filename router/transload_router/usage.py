@@ -8,6 +8,7 @@ commands:
   serve         serve one OpenAI-compatible endpoint in front of prefill and decode engines
   check-config  check the same options, print the settings in force, and end
   abi           say what KV caches' bytes mean, whether two convert, and what would be moved
+  wire          put the wire protocol's vectors to an implementation
   version       print the version
 
 `transload COMMAND --help` lists a command's options.
