@@ -1,6 +1,7 @@
 """A holder's connections: the first message says whether one begins a session or joins one.
 
-Bytes and the time in, bytes and events out. Knows no sockets, and draws no nonces.
+Bytes and the time in, bytes and events out. Knows no sockets, and draws no nonces. Each connection
+costs a message at most before it has proven the token; how many there may be is the owner's to say.
 """
 
 from collections.abc import Callable

@@ -73,6 +73,14 @@ def test_a_frame_of_an_ended_session_lets_go_of_the_blocks(is_sent: bool) -> Non
     assert not session.may_send(2, 1.0)
 
 
+def test_an_ended_session_forgets_what_was_open() -> None:
+    world = led(*SERVED)
+    session = session_of(world)
+    world.lose(0)
+    assert (session.num_open, session.num_reads) == (0, 0)
+    assert world.ledger.num_held == 2
+
+
 def test_a_read_fails_between_frames() -> None:
     world = led(*SERVED)
     session_of(world).fail(2, "why", 1.0)
