@@ -248,7 +248,7 @@ class ReaderSession:
         """A stream has ended, or broke."""
         if stream == 0:
             return self._step(Lost(), now)
-        self._drop(stream)
+        self._over.add(stream)
         return self._step(StreamLost(stream), now)
 
     # What is owed.
@@ -294,7 +294,7 @@ class ReaderSession:
         if isinstance(message, messages.Attached):
             step(self._core, StreamAttached(stream, message))
         elif isinstance(message, messages.Error) and message.id == 0:
-            self._drop(stream)
+            self._over.add(stream)
             step(self._core, StreamLost(stream, f"{message.code}: {message.reason}"))
         else:
             raise OutOfTurn("expected attached or data", f"stream {stream}")
@@ -326,11 +326,6 @@ class ReaderSession:
         decoder.max_data_bytes = most if may_read else 0
         is_due = stream == 0 and core.state is ReaderState.DESCRIPTOR
         decoder.max_descriptor_bytes = MAX_DOCUMENT_BYTES if is_due else 0
-
-    def _drop(self, stream: int) -> None:
-        """Nothing of a stream is of use any more."""
-        self._over.add(stream)
-        self._incoming.pop(stream, None)
 
     def _lease(self, handoff: str) -> str:
         """Of a handoff that must be open."""

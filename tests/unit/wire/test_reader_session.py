@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from support.wire_reader_request_scripts import STREAM
-from support.wire_reader_scripts import BEGUN, LEASE, OPENED, READY, WELCOME
+from support.wire_reader_scripts import BEGUN, LEASE, OPENED, READY, STATES, WELCOME
 from support.wire_reader_world import ReaderWorld, hears, hears_bytes, welcomed
 from support.wire_scripts import Do
 from transload_abi.wire import codec, frames
@@ -187,9 +187,17 @@ def test_no_more_is_received_than_the_frame_has() -> None:
         session.received(0, b"abcd", 1.0)
 
 
-def test_no_data_are_taken_before_the_session_is_open() -> None:
-    world = led(*BEGUN)
+@pytest.mark.parametrize("state", ["welcome", "accept", "descriptor"])
+def test_no_data_are_taken_before_the_session_is_open(state: str) -> None:
+    world = led(*STATES[state])
     hears_bytes(frames.data_header(1, 0, 3)).does(world)
+    assert "data: none may come now" in repr(world.tells())
+
+
+def test_no_data_are_taken_before_a_stream_is_attached() -> None:
+    world = led(*READY)
+    world.session.attach(1, 1.0)
+    hears_bytes(frames.data_header(1, 0, 3), 1).does(world)
     assert "data: none may come now" in repr(world.tells())
 
 
