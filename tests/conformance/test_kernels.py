@@ -28,7 +28,6 @@ from support.kernel_numbers import NUMBERS
 from transload_abi import oracle, vectors
 from transload_abi.plan import Blocks, Pair, Plan
 from transload_kernels import operations
-from transload_kernels.errors import Unsupported
 from transload_kernels.formats import ELEMENT_BITS, ElementType, Format
 
 COMPARED = ("torch", "cpu")
@@ -163,8 +162,6 @@ ACCEPTED = [
     for folder in sorted((TESTS / "vectors" / "abi" / "convert").iterdir())
     if not folder.name.startswith("refused")
 ]
-SCALES_IN_ANOTHER_POOL = {"bf16-to-per-token-head-e4m3"}
-"""Vectors beyond `convert_rows`: a side's inline scales are in the buffer of its elements."""
 
 
 @pytest.mark.parametrize("name", ["reference", *COMPARED])
@@ -179,15 +176,9 @@ def test_the_descriptors_vectors_are_carried_out(
         plan_calls.execute(plan, sources, _shared(dst), name)
 
     monkeypatch.setattr(oracle, "execute", execute)
-    failures, unsupported = {}, set()
-    for folder in ACCEPTED:
-        try:
-            failures[folder.name] = list(vectors.check_convert(folder))
-        except Unsupported:
-            unsupported.add(folder.name)
+    failures = {folder.name: list(vectors.check_convert(folder)) for folder in ACCEPTED}
     assert {vector: found for vector, found in failures.items() if found} == {}
     assert len(failures) > 30
-    assert unsupported == SCALES_IN_ANOTHER_POOL
 
 
 @pytest.mark.parametrize("name", COMPARED)
