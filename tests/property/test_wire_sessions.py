@@ -9,6 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from support.wire_network import NUM_BLOCKS, TABLES, Network, Pipe, Reader
 from transload_abi.wire import codec, frames, messages
 from transload_abi.wire.holder_state import Serve
+from transload_abi.wire.limits import MAX_READS
 from transload_abi.wire.reader_state import ReaderState
 
 HANDOFFS = st.sampled_from(("h1", "h2"))
@@ -116,7 +117,10 @@ class Walk(RuleBasedStateMachine):
     ) -> None:
         reader = one_of(self.reading(), number)
         handoff = one_of(sorted(reader.leases), number)
-        streams = [0, *sorted(reader.session._core.streams)]
+        core = reader.session._core
+        if len(core.reads) + len(core.cancelling) >= MAX_READS:
+            return
+        streams = [0, *sorted(core.streams)]
         self.network.read(reader, handoff, blocks, one_of(streams, stream), checksums)
         if num_copies:
             self.network.deliver_all()
