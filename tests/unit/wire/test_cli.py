@@ -19,7 +19,15 @@ from transload_abi.wire.conformance.ours import ours
 
 FOLDER = VECTORS / "wire"
 OURS = ours(cli._compare)
-RIGHT = {
+ASK_FOR = {
+    "decode_message": ("messages/", "refused/"),
+    "encode_message": ("messages/",),
+    "decode_frames": ("frames/",),
+    "prove": ("proofs/",),
+    "payload": ("payloads/",),
+    "play": ("sessions/",),
+}
+FILES = {
     "messages/": "messages.json",
     "refused/": "refused.json",
     "frames/": "frames.json",
@@ -34,9 +42,10 @@ def run(capsys: pytest.CaptureFixture[str], *args: str) -> tuple[int, str, str]:
 
 
 def failures(operation: str, bend: Bend) -> dict[str, str]:
-    """By vector, its first failure."""
-    results = run_vectors(vectors_in(FOLDER, Bent(OURS, operation, bend)))
-    return {result.name: result.failures[0] for result in results if result.failures}
+    """By vector of those that ask for the operation, its first failure."""
+    vectors = vectors_in(FOLDER, Bent(OURS, operation, bend))
+    concerned = [each for each in vectors if each[0].startswith(ASK_FOR[operation])]
+    return {each.name: each.failures[0] for each in run_vectors(concerned) if each.failures}
 
 
 def names(prefix: str) -> set[str]:
@@ -55,7 +64,7 @@ def test_ours_holds(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_no_vector_is_left_out() -> None:
-    for prefix, file in RIGHT.items():
+    for prefix, file in FILES.items():
         cases = json.loads((FOLDER / file).read_text())
         assert names(prefix) == {prefix + case["name"] for case in cases}
     payloads = json.loads((FOLDER / "payloads.json").read_text())
