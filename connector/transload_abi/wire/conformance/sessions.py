@@ -125,11 +125,16 @@ def _reader_scenes(session: Fields) -> Iterator[Scene]:
             scenes.append(Scene({"stream": step["stream"], "bytes": step["bytes"]}, []))
             continue
         if message and message["type"] != "prove":
-            own = ("session", "proof", "nonce", "versions", "engine", "generation")
-            wish = {name: item for name, item in message.items() if name not in own}
-            scenes.append(Scene({"ask": wish}, []))
+            scenes.append(Scene({"ask": _wish(message)}, []))
         scenes[-1].due.append(step)
     yield from scenes
+
+
+def _wish(message: Fields) -> Fields:
+    """A message without what a reader adds by itself."""
+    if message["type"] == "hello":
+        return {"type": "hello"}
+    return {name: item for name, item in message.items() if name not in ("session", "proof")}
 
 
 def _as_asked(steps: list[Fields]) -> list[Fields]:
