@@ -131,22 +131,37 @@ def test_what_an_operator_reads_is_printable(
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("file", "text", "message"),
     [
-        (None, f"expected {', '.join(KINDS[:-1])} or {KINDS[-1]} in "),
-        ("[]", "expected vectors in "),
-        ("{}", "messages.json: expected a list, got something else"),
-        ("[", "messages.json: cannot be read: JSONDecodeError("),
+        ("other.json", "[]", f"expected {', '.join(KINDS[:-1])} or {KINDS[-1]} in "),
+        ("messages.json", "[]", "expected vectors in "),
+        ("messages.json", "{}", "messages.json: expected a list of objects"),
+        ("frames.json", "[1]", "frames.json: expected a list of objects"),
+        ("proofs.json", "[", "proofs.json: cannot be read: JSONDecodeError("),
+        ("payloads.json", "[]", "payloads.json: expected an object"),
+        ("payloads.json", '{"reads": 1}', "payloads.json: reads: expected a list of objects"),
+        ("payloads.json", '{"refused": 1}', "payloads.json: refused: expected a list of objects"),
+        ("sessions/one.json", "[]", "one.json: expected an object"),
+        ("sessions/one.json", "{}", "one.json: steps: expected a list of objects"),
     ],
 )
 def test_folders_without_vectors(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, text: str | None, message: str
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, file: str, text: str, message: str
 ) -> None:
-    if text is not None:
-        (tmp_path / "messages.json").write_text(text)
+    (tmp_path / file).parent.mkdir(exist_ok=True)
+    (tmp_path / file).write_text(text)
     status, out, err = run(capsys, "check", str(tmp_path))
     assert (status, out) == (2, "")
     assert err.startswith(f"transload wire check: {message}")
+
+
+def test_a_session_that_says_nothing(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "sessions").mkdir()
+    (tmp_path / "sessions" / "one.json").write_text('{"steps": []}')
+    status, out, _ = run(capsys, "check", str(tmp_path))
+    assert status == 1
+    told = "sessions/one/reader: the vector itself cannot be read: KeyError('token')"
+    assert out.splitlines()[0] == told
 
 
 @pytest.mark.parametrize("args", [(), ("draw",), ("check",)])

@@ -6,11 +6,11 @@ What is due comes from the vectors' files alone; the implementation is asked as 
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from transload_abi.errors import VectorFailed
 from transload_abi.harness.protocol import Declined, Done, Fields, Implementation, asked
 from transload_abi.harness.report import Vectors, unequal
+from transload_abi.wire.conformance.files import objects, read_object, read_objects
 from transload_abi.wire.conformance.sessions import sessions_in
 
 KINDS = ("messages.json", "refused.json", "frames.json", "proofs.json", "payloads.json", "sessions")
@@ -29,12 +29,13 @@ def vectors_in(path: Path, by: Implementation) -> Vectors:
         ("frames", check_frames),
         ("proofs", check_proofs),
     ):
-        for case in _read_file(path / f"{name}.json", list):
+        for case in read_objects(path / f"{name}.json"):
             found.append((f"{name}/{case.get('name', '?')}", check(case, by)))
-    payloads = _read_file(path / "payloads.json", dict)
-    for case in payloads.get("reads", []):
+    payloads = read_object(path / "payloads.json")
+    for case in objects(payloads.get("reads", []), "payloads.json: reads"):
         found.append((f"payloads/{case.get('name', '?')}", check_payload(path, case, by)))
-    for index, case in enumerate(payloads.get("refused", [])):
+    bad_reads = objects(payloads.get("refused", []), "payloads.json: refused")
+    for index, case in enumerate(bad_reads):
         found.append((f"payloads/refused-{index}", check_bad_read(path, case, by)))
     found += sessions_in(path / "sessions", by)
     if not found:
@@ -112,16 +113,3 @@ def _field_differences(what: str, answer: Done | Declined, due: Fields) -> Itera
         return
     for name, item in due.items():
         yield from unequal(f"{what}: {name}", answer.fields.get(name), item)
-
-
-def _read_file(file: Path, kind: type[Any]) -> Any:
-    """What a file of vectors holds; nothing where there is no such file."""
-    if not file.exists():
-        return kind()
-    try:
-        found = json.loads(file.read_bytes())
-    except (OSError, json.JSONDecodeError) as error:
-        raise VectorFailed(f"cannot be read: {error!r}", file.name) from error
-    if not isinstance(found, kind):
-        raise VectorFailed(f"expected a {kind.__name__}, got something else", file.name)
-    return found

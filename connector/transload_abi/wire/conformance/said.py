@@ -9,6 +9,7 @@ from transload_abi.tree import tree_of
 from transload_abi.wire import codec, frames
 from transload_abi.wire.errors import WireError
 from transload_abi.wire.limits import MAX_DATA_BYTES
+from transload_abi.wire.spans import Spans
 
 _FREE = ("reason",)
 """Fields whose words are a side's own."""
@@ -100,7 +101,7 @@ class DataSaid:
     def __init__(self, whole: dict[int, bytes], reads: dict[int, Fields]) -> None:
         self._whole = whole
         self._reads = reads
-        self._seen: dict[int, set[int]] = {read: set() for read in whole}
+        self._seen = {read: Spans() for read in whole}
 
     def take(self, said: Said) -> Iterator[str]:
         """What is wrong with a data frame, or with the end of a read."""
@@ -108,7 +109,7 @@ class DataSaid:
             yield from self._take_data(said, said.data)
         elif said.message and said.message[codec.TYPE] == "read_end":
             read = said.message["id"]
-            if len(self._seen.get(read, ())) < len(self._whole.get(read, b"")):
+            if read in self._seen and self._seen[read].num_bytes < len(self._whole[read]):
                 yield f"read {read} ends before all of its bytes were sent"
 
     def _take_data(self, said: Said, begin: frames.DataBegin) -> Iterator[str]:
@@ -123,12 +124,13 @@ class DataSaid:
             yield f"data of read {read} with a wrong checksum"
         if read not in self._whole:
             return
-        places = set(range(offset, offset + len(said.bytes_)))
-        if said.bytes_ != self._whole[read][offset : offset + len(said.bytes_)]:
+        end = offset + len(said.bytes_)
+        if said.bytes_ != self._whole[read][offset:end]:
             yield f"data of read {read} at {offset}: other bytes than recorded"
-        if places & self._seen[read]:
+        elif self._seen[read].overlaps(offset, end):
             yield f"data of read {read} at {offset}: sent twice"
-        self._seen[read] |= places
+        else:
+            self._seen[read].add(offset, end)
 
 
 def words_of(said: list[Said], *, may_bye: bool = False) -> list[Fields]:

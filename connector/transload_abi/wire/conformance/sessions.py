@@ -5,13 +5,13 @@ cut and in which order they come, in which order requests are answered. Data of 
 otherwise than by `read_end` are worthless and not looked at.
 """
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 from transload_abi.harness.protocol import Declined, Fields, Implementation, asked
 from transload_abi.harness.report import Vectors, unequal
+from transload_abi.wire.conformance.files import objects, read_object
 from transload_abi.wire.conformance.said import DataSaid, Listener, Said, words_of
 
 _TERM_MS = 30_000
@@ -38,8 +38,13 @@ def sessions_in(folder: Path, by: Implementation) -> Vectors:
     All of them are sessions of one holder, so that those in which it never sends its descriptor
     have that of the others. A reader that is told of a bad proof has another token than the vector
     knows, and cannot be played.
+
+    Raises:
+        VectorFailed: A file cannot be read.
     """
-    sessions = {file.stem: json.loads(file.read_bytes()) for file in sorted(folder.glob("*.json"))}
+    sessions = {file.stem: read_object(file) for file in sorted(folder.glob("*.json"))}
+    for name, session in sessions.items():
+        objects(session.get("steps"), f"{name}.json: steps")
     told = [found for each in sessions.values() if (found := _descriptor(each, "holder"))]
     vectors: Vectors = []
     for name, session in sessions.items():
@@ -192,7 +197,7 @@ def _first(session: Fields, kind: str) -> Fields | None:
 
 def _descriptor(session: Fields, sender: str) -> Fields | None:
     for step in session["steps"]:
-        if step["from"] == sender and "descriptor" in step:
+        if step.get("from") == sender and "descriptor" in step:
             descriptor: Fields = step["descriptor"]
             return descriptor
     return None
