@@ -16,6 +16,7 @@ from abi_vectors.files import write_accepted, write_convert, write_decode, write
 from abi_vectors.format_cases import format_cases
 from abi_vectors.format_refusals import format_refusals
 from abi_vectors.refusals import refusals
+from abi_vectors.sorts_cases import sorts_cases
 
 VECTORS = Path(__file__).parents[1] / "tests" / "vectors" / "abi"
 
@@ -24,7 +25,7 @@ def make(root: Path) -> None:
     """Writes `decode/`, `convert/` and `accepted/` below a folder, in place of what is there."""
     for name in ("decode", "convert"):
         shutil.rmtree(root / name, ignore_errors=True)
-    decodes = [*decode_cases(), *format_cases()]
+    decodes = [*decode_cases(), *format_cases(), *sorts_cases()]
     for seed, decode in enumerate(decodes):
         write_decode(root, decode, seed)
     for convert in convert_cases():

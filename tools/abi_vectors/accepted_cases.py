@@ -6,6 +6,7 @@ import json
 from typing import NamedTuple
 
 from abi_vectors.fingerprints import canonical_json
+from abi_vectors.halves import halves
 from abi_vectors.packed import pack
 from abi_vectors.pages import Document
 from abi_vectors.spellings import (
@@ -52,7 +53,7 @@ def accepted(decoded: dict[str, Document], plain: Document) -> list[Accepted]:
         Accepted(file, None, f"accepted/{PLAIN}", file.endswith(".msgpack")) for file in _BY_HAND
     ]
     canonical = Accepted(PLAIN, canonical_json(plain), f"accepted/{PLAIN}", is_canonical=True)
-    return [*by_hand, canonical, *_texts(decoded), *_twins(decoded)]
+    return [*by_hand, canonical, *_texts(decoded), *_twins(decoded), *_halves()]
 
 
 def _texts(decoded: dict[str, Document]) -> list[Accepted]:
@@ -124,6 +125,13 @@ def _twins(decoded: dict[str, Document]) -> list[Accepted]:
             Accepted(f"{name}.msgpack", pack(all_of(spell)(decoded[origin])), _path(origin))
             for name, origin, spell in spelled
         ),
+    ]
+
+
+def _halves() -> list[Accepted]:
+    return [
+        Accepted(f"{name}.json", canonical_json(each), f"accepted/{name}.json", is_canonical=True)
+        for name, each in halves().items()
     ]
 
 

@@ -5,12 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 from abi_vectors import formats
+from abi_vectors.bits_cases import bits_cases
 from abi_vectors.decode_cases import f32
 from abi_vectors.error_cases import error_cases
 from abi_vectors.format_conversions import format_conversions
 from abi_vectors.format_moves import format_moves
+from abi_vectors.kept_cases import kept_cases
 from abi_vectors.kind_cases import kind_cases
 from abi_vectors.lossy_cases import lossy_cases
+from abi_vectors.meeting_cases import meeting_cases
+from abi_vectors.quotient_cases import quotient_cases
 from abi_vectors.request_cases import request_cases
 from abi_vectors.transfers import DIMS, LATENT, LONG, ROWS, SHORT, ConvertCase, one
 
@@ -27,6 +31,10 @@ def convert_cases() -> list[ConvertCase]:
         *error_cases(),
         *format_moves(),
         *format_conversions(),
+        *kept_cases(),
+        *bits_cases(),
+        *quotient_cases(),
+        *meeting_cases(),
     ]
 
 

@@ -6,18 +6,25 @@ from typing import Any
 
 from abi_vectors import formats, quantized, state_formats
 from abi_vectors.formats import Dims
+from abi_vectors.opaque_order import opaque_order
 from abi_vectors.pages import Cache
 from abi_vectors.refusals import Refusal
-from abi_vectors.regions import Field, regions
+from abi_vectors.regions import Field, Region, regions
 
 DIMS = Dims(blocks=3)
 OTHER = "sha256:" + "b2" * 32
 WRITER = "example/1.0 backend=of-its-own"
+SHORT = Dims(layers=1, heads=1, blocks=2, tokens=2)
+_ROWS: Region = [
+    Field("latent", "e4m3", 256),
+    Field("latent_scale", "f32", 2, "NG"),
+    Field("rope", "bf16", 8),
+]
 
 
 def format_refusals() -> list[Refusal]:
     """All of them."""
-    return [*_rotations(), *_codes(), *_contents(), *_undescribed()]
+    return [*_rotations(), *_codes(), *_contents(), *_undescribed(), *opaque_order()]
 
 
 def _refusals(pairs: list[tuple[str, str, Cache, Cache, str]]) -> list[Refusal]:
@@ -34,6 +41,7 @@ def _int4(**params: str) -> Cache:
 
 def _rotations() -> list[Refusal]:
     one, two = {"rotation.k": quantized.TABLE}, {"rotation.k": OTHER}
+    latent = {"rotation.latent": quantized.TABLE}
     packed = formats.vllm("LBNHC", DIMS._replace(size=32))
     return _refusals(
         [
@@ -57,6 +65,13 @@ def _rotations() -> list[Refusal]:
                 _int4(**one),
                 _int4(),
                 "codec.params.rotation.k",
+            ),
+            (
+                "rotation-of-rows-656",
+                "the rows of 656 bytes, and the same rotated, which another codec says",
+                regions("LB", SHORT, [_ROWS], codec={"id": "fp8_ds_mla_656"}),
+                regions("LB", SHORT, [_ROWS], codec={"id": "block_scaled", "params": latent}),
+                "codec.params.rotation.latent",
             ),
             (
                 "rotated-to-bf16",

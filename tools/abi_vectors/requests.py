@@ -9,15 +9,15 @@ from __future__ import annotations
 import numpy as np
 
 from abi_vectors.numbers import elements, factor_of, products, scale_elements, scale_of
-from abi_vectors.pages import Array, Cache, Group, View, read, write
-from abi_vectors.rounding import nearest, stored_int4, stored_under_scales
+from abi_vectors.pages import Array, Cache, Group, View, kind, read, write
+from abi_vectors.rounding import nearest, quotients, stored_int4, stored_under_scales
 from abi_vectors.transfers import Blocks, ConvertCase
 
 _SEEDS = (
     *("k", "v", "k_scale", "v_scale", "latent", "latent_scale", "rope", "conv", "ssm"),
     *("k_group_scale", "v_group_scale", "k_code", "k_norm", "v_code", "v_zero", "index_k"),
     *("index_k_scale", "position", "state_kv", "state_score", "ssm_h", "conv_q", "conv_k"),
-    *("conv_v", "conv_x", "conv_b", "conv_c", "page"),
+    *("conv_v", "conv_x", "conv_b", "conv_c", "page", "index_state_kv", "index_state_score"),
 )
 
 
@@ -52,10 +52,16 @@ def _counted(group: Group, case: ConvertCase) -> int:
     return case.num_tokens
 
 
+def _turns(group: Group) -> tuple[int, int, int]:
+    """The rank, the number of ranks, and how many tokens, or pages, each has in its turn."""
+    given = group.document.get("owner", {}).get("tokens", {})
+    return given.get("rank", 0), given.get("size", 1), given.get("interleave", 1)
+
+
 def _tokens_per_state(group: Group) -> list[int]:
-    """A page of which nobody knows the inside is one state of all its tokens."""
+    """A page of which nobody knows the inside is one state of all ranks' tokens."""
     if group.views[0].role == "page":
-        return [group.document["tokens_per_block"], 1]
+        return [group.document["tokens_per_block"] * _turns(group)[1], 1]
     given: list[int] = group.document.get("tokens_per_state", [1, 1])
     return given
 
@@ -81,15 +87,19 @@ def _slots(group: Group, case: ConvertCase) -> Array:
     """For each slot of each block of the request's whole list the state in it; -1: none."""
     size = group.views[0].shape.get("N", 1)
     end, per_block = _num_states(group, case), group.document["tokens_per_block"]
-    given = group.document.get("owner", {}).get("tokens", {})
-    ranks, run, rank = given.get("size", 1), given.get("interleave", 1), given.get("rank", 0)
-    held = [state for state in range(end) if state // run % ranks == rank]
+    counted = _counted(group, case)
+    rank, ranks, run = _turns(group)
+    if group.views[0].role == "page":
+        # The last page may have none of this rank's tokens.
+        held = [page for page in range(end) if page * per_block * ranks + rank * run < counted]
+    else:
+        held = [state for state in range(end) if state // run % ranks == rank]
     if group.document["kind"] == "ring":
         window = group.document["window"]
         newest = {state % window: state for state in held}
         held = [newest[slot] for slot in sorted(newest)]
     if ranks > 1 and per_block % run == 0:
-        num_blocks = -(-_counted(group, case) // (per_block * ranks))
+        num_blocks = -(-counted // (per_block * ranks))
     else:
         num_blocks = -(-len(held) // size)
     slots = np.full(num_blocks * size, -1)
@@ -123,16 +133,14 @@ def _received(group: Group, view: View, position: int, case: ConvertCase) -> Arr
         return _original(group, view, position, case)
     values = _source_values(group, base, position, case)
     factor, scale_view = factor_of(group, base, position), scale_of(group, base)
-    if factor is not None:
-        values = values / factor
     if scale_view is None:
-        return nearest(values, view.dtype)
+        return nearest(values if factor is None else quotients(values, factor), view.dtype)
     dtype = group.view(base).dtype
     if group.document["codec"]["id"] == "int4_zero_point":
         own, scales = stored_int4(values)
     else:
         count = scale_view.shape.get("G", 1)
-        own, scales = stored_under_scales(values, dtype, scale_view.dtype, count)
+        own, scales = stored_under_scales(values, dtype, scale_view.dtype, count, factor)
         scales = scales if "G" in scale_view.axes else scales[..., 0]
     return own if view.role == base else scales
 
@@ -171,7 +179,10 @@ def _original(
     per_head = []
     for head in range(total):
         seed = (layer * 16 + _SEEDS.index(view.role)) * 64 + head
-        if view.role.endswith("_scale"):
+        if view.role in case.patterns:
+            bits = np.array(case.patterns[view.role], kind(view.dtype))
+            found = np.resize(bits, (end, *rest))
+        elif view.role.endswith("_scale"):
             found = scale_elements(view.dtype, (end, *rest), seed)
         else:
             found = elements(view.dtype, (end, *rest), seed, is_plain=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from abi_vectors.formats import Dims
@@ -11,6 +13,7 @@ Blocks = dict[int, list[int]]
 """Block ids by table; the last holds the last token."""
 
 DIMS = Dims(blocks=6)
+SMALL = Dims(layers=1, blocks=3, heads=1, tokens=2, size=16)
 FOUR = DIMS._replace(heads=4)
 LONG, SHORT = DIMS._replace(blocks=4, tokens=16), DIMS._replace(blocks=9, tokens=4)
 LATENT = Dims(heads=1, blocks=6, tokens=4, size=24)
@@ -47,6 +50,7 @@ class ConvertCase(NamedTuple):
             their bits.
         num_encoder_tokens: What groups of kind `cross` count; None: they count as all others do.
         zeros: States whose elements are all zero.
+        patterns: By role, the bits of the source's elements, over and over; others have any.
         error: `plan` or `missing` where a mover refuses; empty: it moves.
     """
 
@@ -61,7 +65,16 @@ class ConvertCase(NamedTuple):
     change: tuple[str, ...] = ()
     num_encoder_tokens: int | None = None
     zeros: tuple[int, ...] = ()
+    patterns: Mapping[str, tuple[int, ...]] = MappingProxyType({})
     error: str = ""
+
+
+def small(
+    name: str, description: str, src: Cache, dst: Cache, verdict: str, **more: Any
+) -> ConvertCase:
+    """Likewise between caches of three blocks."""
+    given = {"src_blocks": {0: [2, 1]}, "dst_blocks": {0: [1, 2]}} | more
+    return one(name, description, src, dst, verdict, **given)
 
 
 def one(
