@@ -1,0 +1,254 @@
+"""One connection of a holder: what it is owed, and the reads whose data go out on it.
+
+**Rules**
+
+1. A turn sends at most one new data frame, so sessions take turns whatever they ask for.
+2. What the peer does not take is not made: no frame is begun before the one before is with the
+   kernel, and nothing more is read while too many answers wait.
+3. A frame that was begun is finished, or the connection is closed; either way the machine is told,
+   so no block stays pinned.
+"""
+
+import selectors
+import socket
+from collections import deque
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from transload_abi.wire.holder import HolderSession
+from transload_abi.wire.holder_state import HolderEvent, HolderState
+from transload_abi.wire.reception import Link
+from transload_connector.transports.data_frames import DataFrames
+from transload_connector.transports.outbox import Outbox
+
+MAX_UNPROVEN_BYTES: Final = 4096
+"""Of a peer that has not proven the token: a hello with names of usual length has 300 bytes, a
+proof 92. A message of 64 KiB takes up to 30 ms to decode, which strangers shall not ask for."""
+
+DESCRIPTOR_PART_BYTES: Final = 1 << 16
+REQUEST_PART_BYTES: Final = 4096
+"""Taken at once of requests; what they are answered is then some 4 MB at most, if all of them open
+handoffs with the longest lists."""
+
+MAX_OWED_BYTES: Final = 1 << 16
+"""Of answers that a peer may leave untaken before it is not listened to."""
+
+LINGER_S: Final = 1.0
+"""For the peer to take the last message, and to close."""
+
+_UNPROVEN: Final = (HolderState.HELLO, HolderState.PROOF)
+
+
+class Job:
+    """A read that is being served.
+
+    Attributes:
+        num_left: Bytes of which no frame has been made.
+    """
+
+    def __init__(self, session: HolderSession, frames: DataFrames, num_bytes: int) -> None:
+        self.session = session
+        self.frames = frames
+        self.num_left = num_bytes
+
+
+class Owner(Protocol):
+    """What a connection needs of the holder it belongs to."""
+
+    def now(self) -> float:
+        """Seconds."""
+
+    def watch(self, sock: socket.socket, mask: int, of: "HolderConnection") -> None:
+        """Have `ready` called."""
+
+    def took(self, connection: "HolderConnection", events: list[HolderEvent]) -> None:
+        """The connection's machine has told something, or owes something."""
+
+    def owes(self, session: HolderSession) -> None:
+        """The control stream of a session may have something to send."""
+
+    def closed(self, connection: "HolderConnection", sock: socket.socket) -> None:
+        """Close the socket and forget the connection."""
+
+    def count_sent(self, num_bytes: int) -> None:
+        """A frame is with the kernel."""
+
+
+class HolderConnection:
+    """From `accept` to `close`.
+
+    Args:
+        owner: Whose it is.
+        sock: Not blocking.
+        peer: Host of the peer.
+        link: Its machine.
+    """
+
+    def __init__(self, owner: Owner, sock: socket.socket, peer: str, link: Link) -> None:
+        self.peer = peer
+        self.link = link
+        self.is_closed = False
+        self._owner = owner
+        self._sock = sock
+        self._outbox = Outbox()
+        self._jobs: deque[Job] = deque()
+        self._frame: tuple[HolderSession, int, int] | None = None
+        self._num_owed = 0
+        self._num_unproven = 0
+        self._closes: float | None = None
+        self._is_pumping = False
+        self._watch()
+
+    def ready(self, mask: int) -> None:
+        """The socket can be read or written."""
+        if mask & selectors.EVENT_READ:
+            self._receive()
+        self.pump()
+
+    def serve(self, job: Job) -> None:
+        """Send a read's data on this connection, behind those that came before."""
+        self._jobs.append(job)
+
+    def pump(self) -> None:
+        """Send what can be sent now; without effect from within."""
+        if self.is_closed or self._is_pumping:
+            return
+        self._is_pumping = True
+        try:
+            self._pump()
+        except OSError:
+            self._lose()
+        finally:
+            self._is_pumping = False
+        self._watch()
+
+    def deadline(self) -> float | None:
+        """When to `tick`."""
+        return self.link.deadline() if self._closes is None else self._closes
+
+    def tick(self, now: float) -> None:
+        """Do what is due."""
+        if self._closes is None:
+            self._tell(lambda: self.link.tick(now))
+        elif now >= self._closes:
+            self.close()
+
+    def end(self, reason: str) -> None:
+        """End its session in order, or turn it away."""
+        self._tell(lambda: self.link.end(reason, self._owner.now()))
+
+    def finish(self) -> None:
+        """The session has ended: no data any more; the last message is sent if that can be."""
+        self._jobs.clear()
+        if self._frame is not None or self.link.stream:
+            self.close()
+        else:
+            self.pump()
+
+    def close(self) -> None:
+        """Close it, whatever it still has to send; its machine must know."""
+        if self.is_closed:
+            return
+        self.is_closed = True
+        self._jobs.clear()
+        self._outbox.drop()
+        if self._frame is not None:
+            session, read, _ = self._frame
+            self._frame = None
+            session.sent(read, 0, self._owner.now())
+            self._owner.owes(session)
+        self._owner.closed(self, self._sock)
+
+    def _receive(self) -> None:
+        try:
+            data = self._sock.recv(self._num_wanted())
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self._lose()
+        elif self._closes is None:
+            self._feed(data)
+
+    def _num_wanted(self) -> int:
+        session = self.link.session
+        if session is None or session.state in _UNPROVEN:
+            return MAX_UNPROVEN_BYTES - self._num_unproven
+        is_next = session.state is HolderState.DESCRIPTOR
+        return DESCRIPTOR_PART_BYTES if is_next else REQUEST_PART_BYTES
+
+    def _feed(self, data: bytes) -> None:
+        self._num_unproven += len(data)
+        self._tell(lambda: self.link.feed(data, self._owner.now()))
+        session = self.link.session
+        is_unproven = session is None or session.state in _UNPROVEN
+        if is_unproven and self._num_unproven >= MAX_UNPROVEN_BYTES and not self.link.is_over:
+            self.end(f"more than {MAX_UNPROVEN_BYTES} bytes, and no proof")
+
+    def _tell(self, happens: Callable[[], list[HolderEvent]]) -> None:
+        self._owner.took(self, happens())
+
+    def _lose(self) -> None:
+        """The peer is gone."""
+        if self.is_closed:
+            return
+        events = self.link.lose(self._owner.now())
+        self.close()
+        self._owner.took(self, events)
+
+    def _pump(self) -> None:
+        has_begun = False
+        while self._outbox.send(self._sock):
+            self._finish_frame()
+            if self.is_closed:
+                return
+            owed = self.link.data_to_send()
+            self._outbox.put([owed])
+            self._num_owed = len(owed)
+            if owed:
+                continue
+            if self.link.is_over:
+                self._linger()
+                return
+            if has_begun or not self._jobs:
+                return
+            has_begun = self._begin_frame(self._jobs[0])
+
+    def _begin_frame(self, job: Job) -> bool:
+        """Make the next frame of the first job, unless its read has ended."""
+        if not job.session.may_send(job.frames.read, self._owner.now()):
+            self._jobs.popleft()
+            self._owner.owes(job.session)
+            return False
+        num_bytes, buffers = job.frames.next_frame()
+        self._frame = (job.session, job.frames.read, num_bytes)
+        self._outbox.put(buffers)
+        job.num_left -= num_bytes
+        if not job.num_left:
+            self._jobs.popleft()
+        return True
+
+    def _finish_frame(self) -> None:
+        if self._frame is None:
+            return
+        session, read, num_bytes = self._frame
+        self._frame = None
+        session.sent(read, num_bytes, self._owner.now())
+        self._owner.count_sent(num_bytes)
+        if self.link.stream:
+            self._owner.owes(session)
+
+    def _linger(self) -> None:
+        if self._closes is None:
+            self._closes = self._owner.now() + LINGER_S
+            self._sock.shutdown(socket.SHUT_WR)
+
+    def _watch(self) -> None:
+        mask = 0
+        if self._num_owed <= MAX_OWED_BYTES or self._closes is not None:
+            mask |= selectors.EVENT_READ
+        if self._outbox.num_bytes or self._jobs:
+            mask |= selectors.EVENT_WRITE
+        if not self.is_closed:
+            self._owner.watch(self._sock, mask, self)

@@ -1,0 +1,196 @@
+"""An engine's blocks, served to readers of the wire protocol over TCP.
+
+Knows bytes and block ids; nothing of torch, nor of what the bytes mean beyond the descriptor.
+"""
+
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import Self
+
+import msgspec
+
+from transload_abi import Descriptor, encode_msgpack, read
+from transload_abi.wire import auth, messages
+from transload_abi.wire.deadlines import HolderDeadlines, Terms
+from transload_abi.wire.frames import Buffer
+from transload_abi.wire.holder_state import HolderSettings
+from transload_abi.wire.ledger import Freed
+from transload_connector.transports.block_lists import BlocksByTable
+from transload_connector.transports.holder_connections import ConnectionLimits, HolderConnections
+from transload_connector.transports.shared_ledger import SharedLedger
+from transload_connector.transports.sockets import Address, listen
+from transload_connector.transports.verdicts import Verdict, judge
+
+
+class HolderStats(msgspec.Struct, frozen=True):
+    """Counts of one moment.
+
+    Attributes:
+        num_connections: Open now, data streams included.
+        num_held: Handoffs whose lease is held.
+        num_copied: Leases of which a frame is under way.
+        num_bytes_sent: Of data, since the start.
+        num_turned_away: Connections that were too many.
+        ends: Sessions that have ended, by `SessionEnded.why`.
+    """
+
+    num_connections: int
+    num_held: int
+    num_copied: int
+    num_bytes_sent: int
+    num_turned_away: int
+    ends: dict[str, int]
+
+
+class HolderServer:
+    """Listens from its making until `close`. All methods may be called from any thread.
+
+    Args:
+        descriptor: Of this rank's cache.
+        memory: Contiguous bytes of each pool, by id; the server's to read while a lease is held.
+        name: Of the engine, for people.
+        generation: Another one after each start of the engine.
+        on_freed: Called once for each handoff that was granted, when its blocks are the caller's
+            again, from the server's own thread: it must be quick, never block and never raise.
+            Owners with a loop hop by `loop.call_soon_threadsafe`, such with a step by a
+            `queue.SimpleQueue` that the step drains.
+        token: Shared with readers; None: there is none.
+        host: To listen at; empty: all addresses of this host.
+        port: Likewise; 0: any that is free, see `address`.
+        terms: Of leases.
+        deadlines: For readers.
+        limits: Of connections.
+        verdict: Judges readers' descriptors.
+        max_streams: Data streams of a session.
+
+    Raises:
+        OSError: The address cannot be had.
+        ValueError: The memory is not what the descriptor says.
+    """
+
+    def __init__(
+        self,
+        descriptor: Descriptor,
+        memory: Mapping[str, Buffer],
+        *,
+        name: str,
+        generation: str,
+        on_freed: Callable[[Freed], None],
+        token: bytes | None = None,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        terms: Terms | None = None,
+        deadlines: HolderDeadlines | None = None,
+        limits: ConnectionLimits | None = None,
+        verdict: Verdict = judge,
+        max_streams: int = 4,
+    ) -> None:
+        body = encode_msgpack(descriptor)
+        canonical = read(body)
+        settings = HolderSettings(
+            engine=name,
+            generation=generation,
+            descriptor=body,
+            token=auth.NO_TOKEN if token is None else token,
+            max_streams=max_streams,
+            deadlines=deadlines or HolderDeadlines(),
+        )
+        pools = _pools(canonical, memory)
+        self._ledger = SharedLedger(terms)
+        listener = listen(host, port)
+        self.address: Address = listener.getsockname()[:2]
+        self._connections = HolderConnections(
+            listener,
+            settings,
+            canonical,
+            pools,
+            self._ledger,
+            on_freed,
+            verdict,
+            limits or ConnectionLimits(),
+        )
+        self._thread = self._connections.thread
+        self._thread.start()
+
+    def grant(
+        self,
+        handoff: str,
+        lease: str,
+        blocks_by_table: BlocksByTable,
+        num_tokens: int,
+        readers: int = 1,
+        num_encoder_tokens: int = 0,
+    ) -> None:
+        """Hold blocks for readers from now on; tell nobody of the handoff before.
+
+        Args:
+            handoff: Of the request.
+            lease: Never used before for this handoff.
+            blocks_by_table: Ids for each table of the descriptor's transferable groups. They must
+                not change until `on_freed` gives them back.
+            num_tokens: Of the request.
+            readers: How many will read it.
+            num_encoder_tokens: Of a request with an encoder.
+
+        Raises:
+            ValueError: The caller's fault, as of `Ledger.grant` and `BlockLists.tables_of`.
+            RuntimeError: The server is closed.
+        """
+        server = self._connections
+        tables = server.lists.tables_of(blocks_by_table)
+        with server.lists_lock:
+            if self._thread.is_closing:
+                raise RuntimeError("the holder is closed")
+            now = self._thread.clock()
+            self._ledger.grant(handoff, lease, tables, num_tokens, readers, now, num_encoder_tokens)
+            server.lists.keep(handoff, lease, blocks_by_table)
+        self._thread.wake()
+
+    def forgo(self, handoff: str, lease: str) -> messages.Gone | None:
+        """End a handoff for all readers; `on_freed` follows. None, or why it is not held."""
+        gone = self._ledger.forgo(handoff, lease, self._thread.clock())
+        self._thread.wake()
+        return gone
+
+    def stats(self) -> HolderStats:
+        """What is and was."""
+        server = self._connections
+        return HolderStats(
+            num_connections=len(server.connections),
+            num_held=self._ledger.num_held,
+            num_copied=self._ledger.num_copied,
+            num_bytes_sent=server.num_bytes_sent,
+            num_turned_away=server.num_turned_away,
+            ends=dict(server.ends),
+        )
+
+    def close(self) -> None:
+        """End all sessions and leases: `on_freed` has been called for all when this returns."""
+        self._thread.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def _pools(descriptor: Descriptor, memory: Mapping[str, Buffer]) -> dict[str, memoryview]:
+    """The memory as bytes."""
+    found = {}
+    for pool in descriptor.pools:
+        if pool.id not in memory:
+            raise ValueError(f"memory: lacks the pool {pool.id!r}")
+        view = memoryview(memory[pool.id])
+        if not view.c_contiguous or view.nbytes < pool.num_bytes:
+            raise ValueError(
+                f"memory[{pool.id!r}]: expected {pool.num_bytes} contiguous bytes, "
+                f"got {view.nbytes}"
+            )
+        found[pool.id] = view.cast("B") if view.format != "B" or view.ndim != 1 else view
+    return found

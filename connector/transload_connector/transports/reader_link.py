@@ -1,0 +1,447 @@
+"""One session of a reader over its connections: requests in, futures' outcomes out.
+
+All of it runs in the client's IO thread. What is asked before the session is open waits for it;
+reads wait for a data stream, and for one of the places that a session has for reads.
+"""
+
+import secrets
+import socket
+import weakref
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+
+from transload_abi.types import Descriptor
+from transload_abi.wire import reader_events as told
+from transload_abi.wire.errors import WireError
+from transload_abi.wire.holder_state import Incompatible
+from transload_abi.wire.limits import MAX_READS
+from transload_abi.wire.reader import ReaderSession
+from transload_abi.wire.reader_state import ReaderSettings, ReaderState
+from transload_abi.wire.session_events import SessionEnded
+from transload_connector.transports import reader_failures as failures
+from transload_connector.transports.errors import (
+    LeaseGone,
+    PeerFault,
+    PeerRefused,
+    PeerUnreachable,
+    TimedOut,
+    TransferError,
+)
+from transload_connector.transports.io_thread import RECHECK_S, IoThread
+from transload_connector.transports.outbox import MAX_BUFFERS
+from transload_connector.transports.reader_requests import (
+    Asked,
+    AskedOpen,
+    Failure,
+    OpenHandoff,
+    Reading,
+)
+from transload_connector.transports.reader_stream import ReaderStream
+from transload_connector.transports.sockets import Address, SocketAddress, name_of
+from transload_connector.transports.verdicts import Verdict, descriptor_of
+
+MESSAGE_PART_BYTES: Final = 1 << 16
+"""Taken at once of what is no data."""
+
+MAX_READS_ASKED: Final = MAX_READS // 2
+"""At one time. The other half of what a session may have is for reads that were given up and whose
+end the holder has not said."""
+
+_USABLE: Final = (ReaderState.OPEN, ReaderState.FORGOING)
+
+
+class ReaderLink:
+    """A session.
+
+    Args:
+        thread: That it runs in.
+        settings: What is said of this side.
+        address: Of the holder.
+        num_streams: Data streams to attach, if the holder offers so many.
+        ours: This side's descriptor, in canonical form; None where it only forgoes.
+        verdict: Judges the holder's blocks.
+        on_end: Called once, when the session has ended, before its requests fail.
+    """
+
+    def __init__(
+        self,
+        thread: IoThread,
+        settings: ReaderSettings,
+        address: Address,
+        num_streams: int,
+        ours: Descriptor | None,
+        verdict: Verdict,
+        on_end: Callable[[], None],
+    ) -> None:
+        self._thread = thread
+        self._machine = ReaderSession(settings, secrets.token_hex(32), thread.clock())
+        self._read_s = settings.deadlines.read_s
+        self._address = address
+        self._peer = name_of(address)
+        self._num_streams = num_streams
+        self._ours = ours
+        self._verdict = verdict
+        self._on_end = on_end
+        self._failure: Failure | None = None
+        self._ready: told.Ready | None = None
+        self._holder: Descriptor | None = None
+        self._streams: dict[int, ReaderStream] = {}
+        self._ready_streams: set[int] = set()
+        self._num_attached = 0
+        self._waiting: deque[Asked[Any]] = deque()
+        self._asked: dict[int, Asked[Any]] = {}
+        self._waiting_reads: deque[Reading] = deque()
+        self._reads: dict[int, Reading] = {}
+        self._handoffs: weakref.WeakValueDictionary[str, OpenHandoff] = (
+            weakref.WeakValueDictionary()
+        )
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether requests are asked at once."""
+        return self._machine.state in _USABLE
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the session has ended."""
+        return self._machine.state is ReaderState.ENDED
+
+    # What the client asks for.
+
+    def begin(self, addresses: list[SocketAddress]) -> None:
+        """The holder's address is known: connect."""
+        if not self.is_over:
+            self._streams[0] = ReaderStream(0, self, self._thread, addresses)
+            self._streams[0].connect()
+
+    def unreachable(self, reason: str) -> None:
+        """There is nothing to connect to."""
+        self._failure = lambda what: PeerUnreachable(self._peer, what, reason)
+        self._took(self._machine.lose(0, self._thread.clock()))
+
+    def ask(self, asked: Asked[Any]) -> None:
+        """Ask it, now or when the session is open."""
+        handoff = asked.handoff
+        if self.is_over:
+            asked.fail(PeerUnreachable(self._peer, asked.what, "the session has ended"))
+        elif handoff is not None and handoff.gone:
+            asked.fail(LeaseGone(self._peer, asked.what, handoff.gone))
+        elif self.is_usable:
+            self._start(asked)
+        else:
+            self._waiting.append(asked)
+
+    def end_share(self, asked: Asked[int]) -> None:
+        """Ask what ends this reader's share."""
+        self.ask(asked)
+        if asked.handoff is not None:
+            asked.handoff.gone = asked.handoff.gone or "this reader has ended it"
+
+    def read(self, reading: Reading) -> None:
+        """Read, now or when there is room."""
+        if self.is_over:
+            error = PeerUnreachable(self._peer, reading.what, "the session has ended")
+            reading.future.set_exception(error)
+            return
+        reading.since = self._thread.clock()
+        self._waiting_reads.append(reading)
+        self._start_reads()
+
+    def cancel(self, reading: Reading) -> None:
+        """Give a read up."""
+        if reading.id in self._reads:
+            assert reading.id is not None
+            self._took(self._machine.cancel(reading.id, self._thread.clock()))
+        elif reading in self._waiting_reads:
+            self._waiting_reads.remove(reading)
+            reading.future.end_cancelled()
+
+    def end(self, reason: str) -> None:
+        """End the session in order."""
+        self._took(self._machine.end(reason, self._thread.clock()))
+
+    # What the thread calls.
+
+    def flush(self) -> None:
+        """Send what is owed."""
+        data = self._machine.data_to_send()
+        control = self._streams.get(0)
+        if data and control is not None:
+            control.send(data)
+
+    def deadline(self) -> float | None:
+        """When to `tick`."""
+        dues = [each.renew_at for each in self._handoffs.values() if not each.gone]
+        due = self._machine.deadline()
+        if due is not None:
+            dues.append(due)
+        if self._waiting_reads:
+            dues.append(self._thread.clock() + RECHECK_S)
+        return min(dues, default=None)
+
+    def tick(self, now: float) -> None:
+        """Do what is due."""
+        due = self._machine.deadline()
+        if self._machine.state is ReaderState.NEW and due is not None and due <= now:
+            self._failure = lambda what: TimedOut(self._peer, what, "no connection in time")
+            self._took(self._machine.lose(0, now))
+        self._took(self._machine.tick(now))
+        for each in list(self._handoffs.values()):
+            if not each.gone and each.renew_at <= now:
+                self._renew(each, now)
+        while self._waiting_reads and self._waiting_reads[0].since + self._read_s <= now:
+            reading = self._waiting_reads.popleft()
+            error = TimedOut(self._peer, reading.what, f"no turn within {self._read_s:g} s")
+            reading.future.set_exception(error)
+        self._start_reads()
+
+    # What streams call.
+
+    def connected(self, stream: ReaderStream) -> None:
+        """A connection stands."""
+        if stream.number == 0:
+            self._machine.begin(self._thread.clock())
+
+    def receive(self, stream: ReaderStream, sock: socket.socket) -> int:
+        """Take bytes: data to where they belong, all else to the machine."""
+        number, machine = stream.number, self._machine
+        expected = machine.expects(number)
+        if expected is None:
+            data = sock.recv(min(machine.wanted(number), MESSAGE_PART_BYTES))
+            if data:
+                self._took(machine.feed(number, data, self._thread.clock()))
+            return len(data)
+        read, offset, left = expected
+        views = self._reads[read].sink.views(offset, left, MAX_BUFFERS)
+        num_bytes = sock.recv_into(views[0]) if len(views) == 1 else sock.recvmsg_into(views)[0]
+        rest = num_bytes
+        for view in views:
+            if not rest:
+                break
+            come = view[:rest]
+            rest -= len(come)
+            self._took(machine.received(number, come, self._thread.clock()))
+        return num_bytes
+
+    def lost(self, stream: ReaderStream, reason: str) -> None:
+        """A connection has failed or ended."""
+        if stream.number == 0 and self._failure is None:
+            self._failure = lambda what: PeerUnreachable(self._peer, what, reason)
+        self._took(self._machine.lose(stream.number, self._thread.clock()))
+
+    # What the machine tells.
+
+    def _took(self, events: list[told.ReaderEvent]) -> None:
+        ended = next((each for each in events if isinstance(each, SessionEnded)), None)
+        if ended is not None:
+            self._on_end()
+            if ended.why != "peer_lost" and not (ended.why == "asked" and self._failure):
+                self._failure = lambda what: failures.of_session(ended, self._peer, what)
+        for event in events:
+            self._take(event)
+
+    def _take(self, event: told.ReaderEvent) -> None:
+        if isinstance(event, told.ReadComplete | told.ReadFailed):
+            self._end_read(event)
+        elif isinstance(event, told.StreamReady | told.StreamFailed):
+            self._take_stream(event)
+        elif isinstance(event, told.Ready):
+            self._open(event)
+        elif isinstance(event, SessionEnded):
+            self._end()
+        else:
+            assert not isinstance(event, told.Data), "data are received in place"
+            self._answer(event)
+
+    def _open(self, event: told.Ready) -> None:
+        """The session is open; judge the holder's blocks, if they are to be read."""
+        self._ready = event
+        if self._ours is not None:
+            try:
+                self._holder = descriptor_of(event.descriptor)
+                found = self._verdict(self._holder, self._ours)
+            except WireError as error:
+                fault = error.reason
+                self._failure = lambda what: PeerFault(self._peer, what, fault)
+                self.end(fault)
+                return
+            if isinstance(found, Incompatible):
+                said = f"{found.path}: {found.reason}"
+                self._failure = lambda what: PeerRefused(self._peer, what, said)
+                self.end(said)
+                return
+            for _ in range(min(self._num_streams, event.welcome.max_streams)):
+                self._attach()
+        while self._waiting and not self.is_over:
+            self._start(self._waiting.popleft())
+
+    def _attach(self) -> None:
+        """Connect another data stream."""
+        self._num_attached += 1
+        number = self._num_attached
+        stream = ReaderStream(number, self, self._thread, [self._streams[0].address])
+        self._streams[number] = stream
+        stream.send(self._machine.attach(number, self._thread.clock()))
+        stream.connect()
+
+    def _take_stream(self, event: told.StreamReady | told.StreamFailed) -> None:
+        if isinstance(event, told.StreamReady):
+            self._ready_streams.add(event.stream)
+        else:
+            stream = self._streams.pop(event.stream, None)
+            if stream is not None:
+                stream.close()
+            was_ready = event.stream in self._ready_streams
+            self._ready_streams.discard(event.stream)
+            assert self._ready is not None
+            has_more = self._num_attached < self._ready.welcome.max_streams
+            if was_ready and has_more and not self.is_over:
+                self._attach()
+        self._start_reads()
+
+    def _answer(
+        self,
+        event: told.Opened | told.StillHeld | told.ShareEnded | told.LeaseGone | told.RequestFailed,
+    ) -> None:
+        asked = self._asked.pop(event.id)
+        handoff = self._handoffs.get(event.handoff)
+        if isinstance(event, told.Opened):
+            assert isinstance(asked, AskedOpen)
+            self._answer_open(asked, event)
+        elif isinstance(event, told.StillHeld):
+            if handoff is not None:
+                handoff.held_until(event.expires, self._thread.clock())
+            asked.answer(event.expires)
+        elif isinstance(event, told.ShareEnded):
+            asked.answer(event.left)
+        elif isinstance(event, told.LeaseGone):
+            if handoff is not None:
+                handoff.gone = handoff.gone or event.why
+            asked.fail(LeaseGone(self._peer, asked.what, event.why))
+        elif event.code:
+            asked.fail(failures.of_request(event, self._peer, asked.what))
+        else:
+            self._fail(asked)
+
+    def _answer_open(self, asked: AskedOpen, event: told.Opened) -> None:
+        assert self._ready is not None
+        assert self._ready.verdict is not None
+        assert self._holder is not None
+        handoff = OpenHandoff(
+            self,
+            self._address,
+            self._ready.welcome,
+            self._holder,
+            self._ready.verdict,
+            asked.message,
+            event.lease,
+        )
+        now = self._thread.clock()
+        handoff.held_until(event.expires, now)
+        self._handoffs[event.handoff] = handoff
+        if not asked.answer(handoff):
+            self.end_share(release(handoff))
+
+    def _end_read(self, event: told.ReadComplete | told.ReadFailed) -> None:
+        reading = self._reads.pop(event.read)
+        stream = self._streams.get(reading.wanted.stream)
+        if stream is not None:
+            stream.num_due -= reading.num_bytes
+        if isinstance(event, told.ReadComplete):
+            reading.future.set_result(reading.num_bytes)
+        elif event.why == "cancelled":
+            reading.future.end_cancelled()
+        elif event.why == "ended":
+            reading.future.set_exception(self._why(reading.what))
+        else:
+            if event.why == "expired":
+                reading.handoff.gone = reading.handoff.gone or event.reason
+            reading.future.set_exception(failures.of_read(event, self._peer, reading.what))
+        self._start_reads()
+
+    def _end(self) -> None:
+        """The session has ended: nobody waits for it any more."""
+        self.flush()
+        for stream in self._streams.values():
+            stream.close()
+        for asked in self._waiting:
+            self._fail(asked)
+        for reading in self._waiting_reads:
+            reading.future.set_exception(self._why(reading.what))
+        self._waiting.clear()
+        self._waiting_reads.clear()
+
+    def _fail(self, asked: Asked[Any]) -> None:
+        """The session has ended without an answer."""
+        error = self._why(asked.what)
+        if asked.retry is not None and isinstance(error, PeerUnreachable):
+            asked.retry()
+        else:
+            asked.fail(error)
+
+    def _why(self, what: str) -> TransferError:
+        if self._failure is None:
+            return PeerUnreachable(self._peer, what, "the session has ended")
+        return self._failure(what)
+
+    # What is asked.
+
+    def _start(self, asked: Asked[Any]) -> None:
+        try:
+            id_ = asked.start(self._machine, self._thread.clock())
+        except ValueError as error:
+            asked.fail(error)
+        else:
+            self._asked[id_] = asked
+
+    def _renew(self, handoff: OpenHandoff, now: float) -> None:
+        handoff.held_until(handoff.expires, now)
+        self.ask(renewal(handoff))
+
+    def _start_reads(self) -> None:
+        while self._waiting_reads and len(self._reads) < MAX_READS_ASKED and self.is_usable:
+            stream = self._chosen_stream()
+            if stream is None:
+                return
+            reading = self._waiting_reads[0]
+            if reading.handoff.gone:
+                self._waiting_reads.popleft()
+                gone = LeaseGone(self._peer, reading.what, reading.handoff.gone)
+                reading.future.set_exception(gone)
+                continue
+            wanted = msgspec.structs.replace(reading.wanted, stream=stream.number)
+            try:
+                id_ = self._machine.read(wanted, reading.num_bytes, self._thread.clock())
+            except ValueError:
+                # As many were given up as there is room for; some end by the next look.
+                return
+            self._waiting_reads.popleft()
+            reading.id, reading.wanted = id_, wanted
+            self._reads[id_] = reading
+            stream.num_due += reading.num_bytes
+
+    def _chosen_stream(self) -> ReaderStream | None:
+        """The data stream with the least to come; None while the first is being attached."""
+        if self._ready_streams:
+            ready = (self._streams[number] for number in self._ready_streams)
+            return min(ready, key=lambda each: each.num_due)
+        return None if len(self._streams) > 1 else self._streams[0]
+
+
+def renewal(handoff: OpenHandoff) -> Asked[float]:
+    """Ask for another term."""
+    name = handoff.handoff
+    return Asked(
+        f"renewal of handoff {name!r}", lambda session, now: session.renew(name, now), handoff
+    )
+
+
+def release(handoff: OpenHandoff) -> Asked[int]:
+    """Say that it will not be read."""
+    name = handoff.handoff
+    return Asked(
+        f"release of handoff {name!r}", lambda session, now: session.release(name, now), handoff
+    )
