@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 from abi_vectors import formats, quantized
@@ -163,6 +164,13 @@ def _cells(dtype: str, scale: str, factor: float = 0) -> Cache:
     return quantized.group_scaled_cells("LBNHC", dims, 8, scale, codec=codec)
 
 
+def _named(factor: float) -> str:
+    fraction, power = math.frexp(factor)
+    if fraction != 0.5:
+        return "odd"
+    return f"2-to-{power - 1}".replace("to--", "to-minus-")
+
+
 def _scaled() -> list[ConvertCase]:
     """From scales in the page: bits of both count, unless scales are powers of two."""
     pairs: list[tuple[str, str, str, float, str, float, str]] = [
@@ -185,9 +193,7 @@ def _scaled() -> list[ConvertCase]:
     for words, dtype, scale, factor, other, other_factor, verdict in pairs:
         name = f"{dtype}-under-{scale}-to-{other}"
         if factor:
-            numerator, denominator = factor.as_integer_ratio()
-            size = f"{1 / denominator:g}" if numerator == 1 else f"{factor:g}"
-            name = name.replace("-to-", f"-and-{size}-to-")
+            name = name.replace("-to-", f"-and-{_named(factor)}-to-")
         src, dst = _cells(dtype, scale, factor), _plain_or_scaled(other, other_factor)
         found.append(small(name, words, src, dst, verdict, change=KV))
     return found

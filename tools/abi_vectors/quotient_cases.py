@@ -176,7 +176,7 @@ def _int4() -> list[ConvertCase]:
     ]
     ends = [
         *(NAN, MINUS | TWO, ONE, THREE, HALF, NAN | MINUS, 0, 0x40E00000),
-        *(INFINITY, ONE, MINUS | TWO, 0x7F000000, NAN, LARGEST, MINUS | 0x7E000000, 0),
+        *(INFINITY, ONE, MINUS | TWO, 0x7F000000, NAN, LARGEST, HALF, 0),
         *(INFINITY, INFINITY | MINUS, ONE, 0, NAN, LARGEST, MINUS | TWO, 0x7F000000),
         *(NAN, ONE, TWO, THREE, NAN, HALF, ONE, TWO),
     ]
