@@ -2,8 +2,8 @@
 
 from transload_abi.builders import by_hand, sglang, vllm
 from transload_abi.builders.rope import rope_parameters
+from transload_abi.builders.vllm_interior import Interior, StatePart
 from transload_abi.builders.vllm_owner import Rank
-from transload_abi.builders.vllm_pages import Interior
 from transload_abi.builders.vllm_read import plain
 
-__all__ = ["Interior", "Rank", "by_hand", "plain", "rope_parameters", "sglang", "vllm"]
+__all__ = ["Interior", "Rank", "StatePart", "by_hand", "plain", "rope_parameters", "sglang", "vllm"]

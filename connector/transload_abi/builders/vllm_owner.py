@@ -30,7 +30,9 @@ class Rank(msgspec.Struct, frozen=True, kw_only=True):
     interleave: int = 1
 
 
-def owner_of(spec: Spec, rank: Rank, has_heads: bool) -> Owner:
+def owner_of(
+    spec: Spec, rank: Rank, has_heads: bool, state_heads: tuple[int, int] = (0, 0)
+) -> Owner:
     """The slice of one specification that a rank holds.
 
     Where there are more ranks than heads, consecutive ranks hold the same head.
@@ -38,7 +40,9 @@ def owner_of(spec: Spec, rank: Rank, has_heads: bool) -> Owner:
     Args:
         spec: What each of the rank's layers holds.
         rank: The rank.
-        has_heads: Whether elements belong to heads: not those of latents and states.
+        has_heads: Whether elements belong to heads: not those of latents and flattened states.
+        state_heads: Of a recurrent state by head: heads of the rank, and of the model, 0: as many
+            as the rank has, times the ranks.
 
     Raises:
         UnknownPart: Ranks split a recurrent state, of which a descriptor cannot say a part.
@@ -47,6 +51,8 @@ def owner_of(spec: Spec, rank: Rank, has_heads: bool) -> Owner:
     if not 0 <= rank.tp_rank < rank.tp_size:
         raise Contradiction(f"rank {rank.tp_rank} of {rank.tp_size}", "tp_rank")
     if isinstance(spec, MambaSpec):
+        if state_heads[0]:
+            return _with_state_heads(spec, rank, *state_heads)
         if rank.tp_size > 1 and not spec.tp_replicated:
             raise UnknownPart(f"a state that {rank.tp_size} ranks split", "tp_replicated")
         return Owner(replica=(rank.tp_rank, rank.tp_size))
@@ -63,6 +69,21 @@ def owner_of(spec: Spec, rank: Rank, has_heads: bool) -> Owner:
         )
     first = rank.tp_rank // replicas * each
     return _with_tokens(spec, rank, (first, first + each, total), replicas)
+
+
+def _with_state_heads(spec: MambaSpec, rank: Rank, heads: int, total: int) -> Owner:
+    """A recurrent layer's heads; where there are more ranks than those, consecutive ranks share."""
+    if spec.tp_replicated:
+        return Owner(heads=(0, heads, heads), replica=(rank.tp_rank, rank.tp_size))
+    total = total or heads * rank.tp_size
+    shards = min(total, rank.tp_size)
+    replicas, rest = divmod(rank.tp_size, shards)
+    if rest or heads * shards != total:
+        raise Contradiction(
+            f"a rank of {rank.tp_size} has {heads} of {total} heads", "interior.state_parts"
+        )
+    first = rank.tp_rank // replicas * heads
+    return Owner(heads=(first, first + heads, total), replica=(rank.tp_rank % replicas, replicas))
 
 
 def _shards(spec: Attention, rank: Rank, has_heads: bool) -> tuple[int, int]:

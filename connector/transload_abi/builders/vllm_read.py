@@ -22,6 +22,7 @@ import msgspec
 
 from transload_abi.builders.vllm_spec import (
     ChunkedLocalAttentionSpec,
+    CircularBufferSpec,
     CrossAttentionSpec,
     FullAttentionSpec,
     KVCacheConfig,
@@ -29,11 +30,13 @@ from transload_abi.builders.vllm_spec import (
     KVCacheTensor,
     MambaSpec,
     MLAAttentionSpec,
+    RSWASpec,
+    SinkFullAttentionSpec,
     SlidingWindowMLASpec,
     SlidingWindowSpec,
     Spec,
 )
-from transload_abi.errors import MalformedDescriptor, UnknownPart
+from transload_abi.errors import Contradiction, MalformedDescriptor, UnknownPart
 from transload_abi.limits import MAX_QUOTED_CHARS
 
 _SPECS: Final[dict[str, type[Any]]] = {
@@ -43,11 +46,20 @@ _SPECS: Final[dict[str, type[Any]]] = {
         SlidingWindowSpec,
         ChunkedLocalAttentionSpec,
         CrossAttentionSpec,
+        RSWASpec,
+        SinkFullAttentionSpec,
+        CircularBufferSpec,
         MLAAttentionSpec,
         SlidingWindowMLASpec,
         MambaSpec,
     )
 }
+
+_REPLICAS: Final = frozenset({"HiSparseHotSpec", "HiSparseResidentSpec"})
+"""What the engine keeps on its device of a cache in host memory (`hisparse/layout.py` @ 0.32.0):
+its pages have no view of their own, and it makes them again from that cache."""
+
+_HOLD_NOTHING: Final = frozenset({"EncoderOnlyAttentionSpec"})
 
 _SCHEDULER_ONLY: Final = frozenset(
     {
@@ -133,19 +145,30 @@ def _read_group(value: Mapping[str, Any], path: str) -> KVCacheGroup:
     if unknown:
         raise UnknownPart("no such field is known here", f"{path}.{min(unknown)}")
     names, spec = tuple(value.get("layer_names", ())), value.get("kv_cache_spec", {})
-    where = f"{path}.kv_cache_spec"
-    if isinstance(spec, Mapping) and spec.get("class") == "UniformTypeKVCacheSpecs":
-        each = spec.get("kv_cache_specs", {})
-        specs = {name: read_spec(one, f"{where}.{name}") for name, one in each.items()}
-    else:
-        same = read_spec(spec, where)
-        specs = dict.fromkeys(names, same)
+    transfer = bool(value.get("enable_kv_transfer", True))
     return KVCacheGroup(
         layer_names=names,
-        specs=specs,
+        specs=_layer_specs(names, spec, transfer, f"{path}.kv_cache_spec"),
         host_resident=bool(value.get("host_resident", False)),
-        enable_kv_transfer=bool(value.get("enable_kv_transfer", True)),
+        enable_kv_transfer=transfer,
     )
+
+
+def _layer_specs(
+    names: Sequence[str], spec: Any, is_transferred: bool, path: str
+) -> dict[str, Spec]:
+    """By layer; none where the group has no pages that others could read."""
+    name = spec.get("class") if isinstance(spec, Mapping) else None
+    if name in _HOLD_NOTHING:
+        return {}
+    if name in _REPLICAS:
+        if is_transferred:
+            raise Contradiction(f"{name} that is to be transferred", path)
+        return {}
+    if name == "UniformTypeKVCacheSpecs":
+        each = spec.get("kv_cache_specs", {})
+        return {layer: read_spec(one, f"{path}.{layer}") for layer, one in each.items()}
+    return dict.fromkeys(names, read_spec(spec, path))
 
 
 def _without_class(value: Mapping[str, Any]) -> dict[str, Any]:

@@ -32,9 +32,6 @@ DTYPES: Final = {
 DTYPE_BYTES: Final = {"f32": 4, "f16": 2, "bf16": 2}
 """Others have one byte."""
 
-QUANT_MODES: Final = ("NONE", "FP8_PER_TENSOR", "INT8_PER_TOKEN_HEAD", "FP8_PER_TOKEN_HEAD")
-"""Names of `KVQuantMode` whose bytes this version can describe."""
-
 
 class Attention(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Fields of `AttentionSpec`; bytes and tokens as there.
@@ -118,6 +115,20 @@ class FullAttentionSpec(Attention, frozen=True, kw_only=True, tag_field="class",
     non_causal: bool = False
 
 
+class RSWASpec(FullAttentionSpec, frozen=True, kw_only=True, tag_field="class", tag=True):
+    """All tokens of the prompt are kept, and the last `rswa_window` of those after it."""
+
+    rswa_window: int
+
+
+class SinkFullAttentionSpec(
+    FullAttentionSpec, frozen=True, kw_only=True, tag_field="class", tag=True
+):
+    """All tokens are kept; sinks are in blocks of their own, which no request has."""
+
+    sink_len: int | None = None
+
+
 class SlidingWindowSpec(Attention, frozen=True, kw_only=True, tag_field="class", tag=True):
     """The last `sliding_window` tokens are kept."""
 
@@ -133,6 +144,10 @@ class ChunkedLocalAttentionSpec(Attention, frozen=True, kw_only=True, tag_field=
 
 class CrossAttentionSpec(Attention, frozen=True, kw_only=True, tag_field="class", tag=True):
     """The encoder's positions are kept."""
+
+
+class CircularBufferSpec(Attention, frozen=True, kw_only=True, tag_field="class", tag=True):
+    """One block for each request: a token's slot is its position modulo `block_size`."""
 
 
 class MLAAttentionSpec(FullAttentionSpec, frozen=True, kw_only=True, tag_field="class", tag=True):
@@ -224,6 +239,9 @@ AttentionSpec = (
     | SlidingWindowSpec
     | ChunkedLocalAttentionSpec
     | CrossAttentionSpec
+    | RSWASpec
+    | SinkFullAttentionSpec
+    | CircularBufferSpec
     | MLAAttentionSpec
     | SlidingWindowMLASpec
 )
@@ -245,7 +263,8 @@ class KVCacheGroup(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """Layers that share a block table, as `KVCacheGroupSpec`.
 
     Attributes:
-        specs: By layer name; `UniformTypeKVCacheSpecs` is taken apart, others are repeated.
+        specs: By layer name; `UniformTypeKVCacheSpecs` is taken apart, others are repeated. Empty
+            where no page is anybody's but this engine's.
     """
 
     layer_names: tuple[str, ...]

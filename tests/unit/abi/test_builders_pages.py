@@ -228,9 +228,18 @@ def test_latents_and_their_rotary_part_share_a_cell() -> None:
 def test_latents_of_another_rank_are_told() -> None:
     found = group(LATENT | {"head_size": 320}, kv_lora_rank=256)
     assert [r.shape["D"] for r in found.roles] == [256, 64]
-    for rank in (0, 320):
-        with pytest.raises(Contradiction, match="leaves no rotary part"):
-            group(LATENT | {"head_size": 320}, kv_lora_rank=rank)
+    assert [r.shape["D"] for r in group(LATENT | {"head_size": 320}).roles] == [256, 64]
+    with pytest.raises(Contradiction, match="a latent of 321 of 320 elements is none"):
+        group(LATENT | {"head_size": 320}, kv_lora_rank=321)
+    with pytest.raises(Contradiction, match="a latent of 0 of 64 elements is none"):
+        group(LATENT | {"head_size": 64})
+
+
+def test_a_latent_may_have_no_rotary_part() -> None:
+    found = group(LATENT | {"head_size": 512}, kv_lora_rank=512)
+    assert [(r.role, r.shape) for r in found.roles] == [("latent", {"N": 16, "D": 512})]
+    with pytest.raises(UnknownPart, match="8-bit latents without a rotary part"):
+        group(LATENT | FP8 | {"head_size": 512}, kv_lora_rank=512)
 
 
 def test_an_8_bit_latent_has_one_scale_for_both_parts() -> None:
@@ -312,21 +321,22 @@ def test_states_are_not_always_tokens(told: object, states: int) -> None:
 
 SCALED = {"kv_quant_mode": "INT8_PER_TOKEN_HEAD", "dtype": "int8", "state_content_bytes": 72}
 REFUSED: list[tuple[dict[str, Any], str, str]] = [
-    ({"kv_quant_mode": "NVFP4"}, "packed", "NVFP4 is a format"),
-    ({"kv_quant_mode": "INT4_PER_TOKEN_HEAD"}, "packed", "INT4_PER_TOKEN_HEAD is a format"),
-    ({"kv_quant_mode": "TURBOQUANT_K8V4"}, "packed", "TURBOQUANT_K8V4 is a format"),
-    ({"kv_quant_mode": "ULTRAQUANT_4BIT"}, "packed", "ULTRAQUANT_4BIT is a format"),
-    (LATENT | {"kv_quant_mode": "NVFP4_DS_MLA"}, "packed", "NVFP4_DS_MLA is a format"),
-    (LATENT | {"model_version": "deepseek_v4"}, "packed", "the caches of deepseek_v4"),
-    (LATENT | {"cache_role": "INDEXER"}, "packed", "the cache of an INDEXER"),
-    (LATENT, "rocm_planes", "latents in planes"),
+    ({"kv_quant_mode": "FP6"}, "packed", "FP6 is a format"),
+    ({"kv_quant_mode": "NVFP4"}, "packed", "NVFP4 in packed pages"),
+    ({"kv_quant_mode": "NVFP4_DS_MLA"}, "packed", "NVFP4_DS_MLA is a format"),
+    ({"kv_quant_mode": "ULTRAQUANT_4BIT"}, "cpu", "ULTRAQUANT_4BIT in cpu pages"),
+    ({}, "nvfp4_linear", "NONE in nvfp4_linear pages"),
+    (LATENT | {"model_version": "deepseek_v5"}, "packed", "the caches of deepseek_v5"),
+    (LATENT | {"cache_role": "INDEXER"}, "cpu", "the cache of an INDEXER in cpu pages"),
+    (LATENT | {"cache_role": "LEADER"}, "packed", "the cache of an LEADER in packed pages"),
+    (LATENT, "rocm_planes", "latents in rocm_planes pages"),
     (LATENT | {"num_head_slots": 2}, "packed", "latents in 2 slots"),
     (LATENT | SCALED | {"state_content_bytes": None}, "packed", "PER_TOKEN_HEAD latents"),
     ({"dtype": "uint8"}, "packed", "u8 elements without a quantisation"),
     ({"dtype": "int4"}, "packed", "no dtype 'int4'"),
-    (PLANES, "packed", "2 slots of their own are no packed page"),
-    (PLANES, "cpu", "2 slots of their own are no cpu page"),
-    (PLANES | SCALED, "rocm_planes", "PER_TOKEN_HEAD in planes"),
+    (PLANES, "packed", "2 slots of their own are no page of cells"),
+    (PLANES, "cpu", "2 slots of their own are no page of cells"),
+    (PLANES | SCALED, "rocm_planes", "PER_TOKEN_HEAD in rocm_planes pages"),
     (SCALED, "cpu", "PER_TOKEN_HEAD in cpu pages"),
 ]
 
@@ -346,7 +356,8 @@ CONTRADICTIONS: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     (SCALED | {"dtype": "uint8"}, {}, "expected i8 elements, got u8"),
     (FP8 | {"dtype": "float8_e5m2"}, {}, "expected e4m3 elements, got e5m2"),
     (LATENT | FP8 | {"cache_dtype_str": "fp8_e5m2"}, {}, "fp8_e5m2 is not e4m3"),
-    (DS_MLA, {"kv_lora_rank": 448}, "fp8_ds_mla has 512 and 64 elements"),
+    (DS_MLA, {"kv_lora_rank": 448}, "656 bytes has 512 and 64 elements"),
+    (DS_MLA | {"head_size": 512}, {}, "656 bytes has 512 and 64 elements"),
     (LATENT | {"state_content_bytes": 1160}, {}, "1160 bytes is not the 1152 bytes"),
     (PLANES | {"state_content_bytes": 256}, {"name": "rocm_planes"}, "256 bytes is not the 128"),
     ({"state_content_bytes": 136}, {"name": "cpu"}, "136 bytes is not the 128 bytes"),

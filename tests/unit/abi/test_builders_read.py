@@ -134,9 +134,6 @@ def test_states_and_dtypes_are_as_many() -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        "CircularBufferSpec",
-        "SinkFullAttentionSpec",
-        "RSWASpec",
         "HiddenStateCacheSpec",
         "HiSparseHotSpec",
         "HiSparseResidentSpec",
