@@ -107,13 +107,13 @@ def as_json(frame: Frame) -> dict[str, Any]:
     return found if frame.checksum is None else {**found, "checksum": frame.checksum}
 
 
-@pytest.mark.parametrize("size", [1, 3, 7, 8, 33, 1 << 20])
 @by_name(load("frames.json"))
-def test_frames_of_a_stream_that_is_cut_anywhere(vector: dict[str, Any], size: int) -> None:
-    found, refused, seen = frames_of(vector, size)
-    assert [as_json(frame) for frame in found] == vector["frames"]
-    assert refused == vector["refused"]
-    assert size > 1 or seen == vector["refused_after"]
+def test_frames_of_a_stream_that_is_cut_anywhere(vector: dict[str, Any]) -> None:
+    for size in (1, 3, 7, 8, 33, 1 << 20):
+        found, refused, seen = frames_of(vector, size)
+        assert [as_json(frame) for frame in found] == vector["frames"]
+        assert refused == vector["refused"]
+        assert size > 1 or seen == vector["refused_after"]
 
 
 @by_name(load("proofs.json"))
@@ -155,6 +155,18 @@ def test_a_read_that_is_refused(vector: dict[str, Any]) -> None:
     with pytest.raises(RefusedError) as refused:
         check_read(descriptor_of(vector["descriptor"]), read_of(vector["read"]))
     assert refused.value.path == vector["path"]
+
+
+def test_payloads_are_counted_by_the_canonical_form() -> None:
+    given = load("descriptors/sglang-bf16.json")
+    other = copy.deepcopy(given)
+    group = other["groups"][0]
+    group["places"].reverse()
+    group["roles"].reverse()
+    for role in group["roles"]:
+        role["place"] = len(group["places"]) - 1 - role.get("place", 0)
+    assert len(group["places"]) > 1
+    assert read_descriptor(pack(other)) == read_descriptor(pack(given))
 
 
 # --- recorded sessions ---------------------------------------------------------------------------
@@ -222,6 +234,7 @@ def bytes_of(pool: Tree) -> bytes:
 def test_payloads_arrive_where_they_were(name: str) -> None:
     vectors = [v for v in PAYLOADS["reads"] if v["descriptor"] == name]
     descriptor = descriptor_of(name)
+    descriptor["model"]["revision"] = "1"  # without one nobody can tell whether models are the same
     for group in descriptor["groups"]:
         group["null_block"] = None  # some of the vectors read block 0, which is the null block
     memory = {p["id"]: bytes_of(p)[: p["num_bytes"]] for p in descriptor["pools"]}
@@ -298,6 +311,7 @@ def test_what_is_not_held(lease: str, handoff: str, why: str) -> None:
 def test_a_handoff_that_is_not_open() -> None:
     with served() as pair:
         reader = pair.connect()
+        reader.cancel(reader.read("cmpl-7", "attention", [[0, 1]]))
         assert reader.about("confirm", "cmpl-7")["code"] == "out_of_turn"
         assert share(reader)["type"] == "lease"
 

@@ -158,33 +158,45 @@ _VERDICTS: Final = ("identical", "lossless", "lossy")
 
 def judge(source: Tree, destination: Tree) -> tuple[str, str]:
     """Compare from the holder's blocks to the reader's, as far as this module goes."""
-    path = _first_difference(_of_the_model(source), _of_the_model(destination))
+    path = _difference_of_models(source["model"], destination["model"])
     if path:
-        return "refused", path
-    verdict = 0
-    for i, group in enumerate(destination["groups"]):
+        return "refused", f"model.{path}"
+    wanted = [(i, group) for i, group in enumerate(destination["groups"]) if group["transferable"]]
+    verdicts = []
+    for i, group in wanted:
         for other in source["groups"]:
-            if not (group["transferable"] and other["transferable"] and _meet(other, group)):
+            if not (other["transferable"] and _meet(other, group)):
                 continue
             path = _first_difference(_of_a_group(other), _of_a_group(group))
             if path:
                 return "refused", f"groups[{i}].{path}"
-            verdict = max(verdict, _move(other, group))
-    return _VERDICTS[verdict], ""
+            verdicts.append(_move(other, group))
+    if wanted and not verdicts:
+        return "refused", f"groups[{wanted[0][0]}].layers"
+    return _VERDICTS[max(verdicts, default=0)], ""
 
 
 def _first_difference(left: Tree, right: Tree) -> str:
-    return next((path for path in left if left[path] != right.get(path)), "")
+    return next((x for x in {**left, **right} if left.get(x) != right.get(x)), "")
 
 
-def _of_the_model(descriptor: Tree) -> Tree:
-    model = descriptor["model"]
-    named = ("weights",) if model["weights"] else ("name", "revision")
+def _difference_of_models(source: Tree, destination: Tree) -> str:
+    if source["weights"] and destination["weights"]:
+        named: tuple[str, ...] = ("weights",)
+    elif source["revision"] or destination["revision"]:
+        named = ("name", "revision")
+    else:
+        return "weights"
+    left, right = (_of_a_model(model, named) for model in (source, destination))
+    is_known = source["rope"]["state"] != "unknown"
+    return _first_difference(left, right) or ("" if is_known else "rope.state")
+
+
+def _of_a_model(model: Tree, named: tuple[str, ...]) -> Tree:
     rope = {f"rope.params.{k}": _number(v) for k, v in sorted(model["rope"]["params"].items())}
     found = {name: model[name] for name in (*named, "adapter")}
     found |= {"rope.state": model["rope"]["state"], **rope}
-    found |= {"num_layers": model["num_layers"], "kv_share": sorted(model["kv_share"])}
-    return {f"model.{path}": value for path, value in found.items()}
+    return found | {"num_layers": model["num_layers"], "kv_share": sorted(model["kv_share"])}
 
 
 def _number(value: Any) -> Any:
@@ -213,8 +225,11 @@ def _meet(source: Tree, destination: Tree) -> bool:
 
 
 def _move(source: Tree, destination: Tree) -> int:
-    page = ("codec", "roles", "tokens_per_block", "owner")
-    if all(source[name] == destination[name] for name in page):
+    page = ("codec", "roles", "tokens_per_block")
+    owner = ("heads", "tokens")
+    if all(source[name] == destination[name] for name in page) and all(
+        source["owner"][name] == destination["owner"][name] for name in owner
+    ):
         return 0
     types = [
         (group["codec"], {r["role"]: (r["dtype"], r["shape"].get("G")) for r in group["roles"]})

@@ -233,5 +233,5 @@ class _Session:
             if number > self.holder.settings.max_streams:
                 raise WrongError("out_of_turn", f"there is no stream {number}")
             self._used.add(number)
-        stream.say("holder", "attached", stream=number)
-        self.service.add_stream(number, stream)
+        first = message_frame("holder", "attached", stream=number)
+        self.service.add_stream(number, stream, first)

@@ -66,13 +66,12 @@ class Settings:
     clock: Callable[[], float] = time.monotonic
 
 
-@dataclass
+@dataclass(frozen=True)
 class Lease:
     """How long a handoff is held, counted from when this side asked."""
 
     asked_at: float
     expires_s: float
-    is_renewing: bool = False
 
     @property
     def renew_at(self) -> float:
@@ -338,9 +337,6 @@ class Reader:
             self.leases.pop(handoff, None)
         elif message["type"] in ("lease", "confirmed"):
             self.leases[handoff] = Lease(at, message["expires_ms"] / 1000)
-        elif asked["type"] == "renew" and handoff in self.leases:
-            now, lease = self.settings.clock(), self.leases[handoff]
-            self.leases[handoff] = Lease(now, max(0.0, lease.asked_at + lease.expires_s - now))
         if asked["type"] == "read":
             self._end_read(self.reads[number], message)
 
@@ -352,8 +348,9 @@ class Reader:
     def _renew_in_time(self) -> None:
         now = self.settings.clock()
         for handoff, lease in self.leases.items():
-            if not lease.is_renewing and now >= lease.renew_at:
-                lease.is_renewing = True
+            if now >= lease.renew_at:
+                left = max(0.0, lease.asked_at + lease.expires_s - now)
+                self.leases[handoff] = Lease(now, left)  # asks again at half of what is left
                 self.ask("renew", handoff=handoff)
 
     # --- ends ---

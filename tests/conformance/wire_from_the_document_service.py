@@ -78,11 +78,12 @@ class Service:
         self._streams: dict[int, Stream] = {}
         self._lock = threading.Lock()
 
-    def add_stream(self, number: int, stream: Stream) -> None:
+    def add_stream(self, number: int, stream: Stream, first: bytes = b"") -> None:
+        """Let reads come on a stream, behind its `first` words."""
         with self._lock:
             self._streams[number] = stream
             reads = self._senders[number] = queue.Queue()
-        threading.Thread(target=self._send_all, args=(stream, reads), daemon=True).start()
+        threading.Thread(target=self._send_all, args=(stream, reads, first), daemon=True).start()
 
     def lose_stream(self, number: int) -> None:
         """Close a data stream, or see that it was closed; its reads fail."""
@@ -201,8 +202,8 @@ class Service:
     # --- 8, 9: reads ---
 
     def _read(self, message: Message) -> None:
-        share = self._share(message["handoff"])
         self._asked_reads.add(message["id"])
+        share = self._share(message["handoff"])
         lease = self._store.leases.confirm(share)
         descriptor = self._store.descriptor
         try:
@@ -233,7 +234,9 @@ class Service:
             if number in self._reads:
                 self._reads[number].stopped.set()
 
-    def _send_all(self, stream: Stream, reads: "queue.Queue[Read | None]") -> None:
+    def _send_all(self, stream: Stream, reads: "queue.Queue[Read | None]", first: bytes) -> None:
+        with contextlib.suppress(ClosedError):
+            stream.send(first)
         while (read := reads.get()) is not None:
             try:
                 answer = self._send_read(stream, read)
