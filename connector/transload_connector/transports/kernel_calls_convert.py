@@ -4,15 +4,16 @@ Roles by axes become rows, loops and groups.
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
 
 from transload_abi.plan.lower import Offsets
-from transload_abi.plan.types import Batch, Conversion, Operand, Plan, Side
+from transload_abi.plan.types import Conversion, Operand, Plan, Side
+from transload_abi.plan.types import Sequence as Pieces
 from transload_connector.transports.kernel_calls import Pools, copy
 from transload_connector.transports.kernel_calls_route import (
     Route,
@@ -42,54 +43,129 @@ class ConvertCall(NamedTuple):
     dst_scales: ScalePlace | None
 
 
+class Family(NamedTuple):
+    """Conversions that differ in where they begin alone, as those of a group's layers do.
+
+    Attributes:
+        first: One of them.
+        route: The way that they all go.
+        src_apart: Bytes from the first one's source to each one's, `[num_conversions]`.
+        dst_apart: Likewise of the destination.
+    """
+
+    first: Conversion
+    route: Route
+    src_apart: Offsets
+    dst_apart: Offsets
+
+
+def families(conversions: Sequence[Conversion]) -> tuple[Family, ...]:
+    """Conversions by what they have in common."""
+    found: dict[object, list[Conversion]] = {}
+    for conversion in conversions:
+        found.setdefault(_company(conversion), []).append(conversion)
+    return tuple(
+        Family(same[0], route(same[0]), *(_apart(same, side) for side in ("src", "dst")))
+        for same in found.values()
+    )
+
+
+def _company(conversion: Conversion) -> object:
+    """What all members of a family have in common."""
+    sides = []
+    for side in (conversion.src, conversion.dst):
+        start = side[0].side.offset
+        sides += [
+            (
+                each.dtype,
+                each.side._replace(offset=each.side.offset - start),
+                each.bit,
+                tuple(each.shape.items()),
+                each.terms,
+                each.values,
+            )
+            for each in side
+        ]
+    return conversion.role, conversion.src_codec, conversion.dst_codec, tuple(sides)
+
+
+def _apart(same: Sequence[Conversion], name: Literal["src", "dst"]) -> Offsets:
+    starts = [(each.src if name == "src" else each.dst)[0].side.offset for each in same]
+    return np.array(starts, np.int64) - starts[0]
+
+
 def carry_out(
     plan: Plan,
     src: Pools,
     dst: Pools,
     *,
+    by_batch: Sequence[Sequence[Family]] | None = None,
     implementation: str | None = None,
     checked: bool = True,
 ) -> Counter[Route]:
-    """Make all copies and conversions of a plan; arguments as of `kernel_calls.copy`.
+    """Make all copies and conversions of a plan.
+
+    Args:
+        plan: As of `kernel_calls.copy`.
+        src: Likewise.
+        dst: Likewise.
+        by_batch: Of each batch the families of its conversions; None: they are found here.
+        implementation: Likewise.
+        checked: Likewise.
 
     Returns:
         How many conversions went which way.
     """
     copy(plan, src, dst, implementation=implementation, checked=checked)
+    if by_batch is None:
+        by_batch = [families(batch.conversions) for batch in plan.batches]
     taken: Counter[Route] = Counter()
-    for batch in plan.batches:
-        for conversion in batch.conversions if batch.sequences else ():
-            way = route(conversion)
-            taken[way] += 1
-            if way.way != "kernel":
+    for batch, each in zip(plan.batches, by_batch, strict=True):
+        for family in each if batch.sequences else ():
+            taken[family.route] += len(family.src_apart)
+            if family.route.way == "kernel":
+                for call in convert_calls(family, batch.sequences):
+                    operations.convert_rows(
+                        dst[call.dst_pool],
+                        src[call.src_pool],
+                        *call[2:],
+                        implementation=implementation,
+                        checked=checked,
+                    )
+                continue
+            for conversion in _members(family):
                 convert_in_scratch(
                     conversion,
-                    batch,
+                    batch.sequences,
                     src,
                     dst,
-                    by_kernel=way.way == "kernel in scratch",
-                    implementation=implementation,
-                    checked=checked,
-                )
-                continue
-            for call in convert_calls(conversion, batch):
-                operations.convert_rows(
-                    dst[call.dst_pool],
-                    src[call.src_pool],
-                    *call[2:],
+                    by_kernel=family.route.way == "kernel in scratch",
                     implementation=implementation,
                     checked=checked,
                 )
     return taken
 
 
-def convert_calls(conversion: Conversion, batch: Batch) -> Iterator[ConvertCall]:
+def _members(family: Family) -> Iterator[Conversion]:
+    for apart in zip(family.src_apart.tolist(), family.dst_apart.tolist(), strict=True):
+        src, dst = (
+            tuple(
+                each._replace(side=each.side._replace(offset=each.side.offset + step))
+                for each in side
+            )
+            for side, step in zip((family.first.src, family.first.dst), apart, strict=True)
+        )
+        yield family.first._replace(src=src, dst=dst)
+
+
+def convert_calls(family: Family, sequences: Sequence[Pieces]) -> Iterator[ConvertCall]:
     """One call, or one for each distance of elements and scales in the pieces.
 
     Args:
-        conversion: One whose route is `kernel`.
-        batch: Of which it is.
+        family: One whose route is `kernel`.
+        sequences: Pieces to convert.
     """
+    conversion = family.first
     src, dst = conversion.src[0], conversion.dst[0]
     operands = (*conversion.src, *conversion.dst)
     digits = [
@@ -99,21 +175,22 @@ def convert_calls(conversion: Conversion, batch: Batch) -> Iterator[ConvertCall]
         for digit in _digits(axis, extent, operands)
     ]
     loops = tuple((each.extent, _stride(src, each), _stride(dst, each)) for each in digits)
-    for src_starts, dst_starts, deltas in _starts(conversion, batch):
-        places = [
+    for src_starts, dst_starts, deltas in _starts(conversion, sequences):
+        src_place, dst_place = (
             _place(side, delta, digits)
             for side, delta in zip((conversion.src, conversion.dst), deltas, strict=True)
-        ]
+        )
         yield ConvertCall(
             src.side.pool,
             dst.side.pool,
-            torch.from_numpy(dst_starts),
-            torch.from_numpy(src_starts),
+            torch.from_numpy((family.dst_apart[:, None] + dst_starts).reshape(-1)),
+            torch.from_numpy((family.src_apart[:, None] + src_starts).reshape(-1)),
             src.shape["D"],
             loops,
             format_of(numbers_of(conversion, "src")),
             format_of(numbers_of(conversion, "dst")),
-            *places,
+            src_place,
+            dst_place,
         )
 
 
@@ -145,21 +222,18 @@ def _stride(operand: Operand, digit: _Digit) -> int:
 
 
 def _starts(
-    conversion: Conversion, batch: Batch
+    conversion: Conversion, sequences: Sequence[Pieces]
 ) -> Iterator[tuple[Offsets, Offsets, tuple[int, int]]]:
     """First bytes of pieces, those together whose scales are equally far away."""
-    pieces = [
+    src_pieces, dst_pieces = (
         np.concatenate([np.arange(one, one + count) for one, count in runs])
         for runs in (
-            [(each.src, each.num_pieces) for each in batch.sequences],
-            [(each.dst, each.num_pieces) for each in batch.sequences],
+            [(each.src, each.num_pieces) for each in sequences],
+            [(each.dst, each.num_pieces) for each in sequences],
         )
-        if runs
-    ]
-    if not pieces:
-        return
-    src, src_deltas = _side_starts(conversion.src, pieces[0])
-    dst, dst_deltas = _side_starts(conversion.dst, pieces[1])
+    )
+    src, src_deltas = _side_starts(conversion.src, src_pieces)
+    dst, dst_deltas = _side_starts(conversion.dst, dst_pieces)
     deltas = np.stack((src_deltas, dst_deltas))
     for pair in np.unique(deltas, axis=1).T:
         chosen = np.flatnonzero((deltas == pair[:, None]).all(axis=0))

@@ -59,7 +59,7 @@ def check_scratch(conversion: Conversion) -> None:
 
 def convert_in_scratch(
     conversion: Conversion,
-    batch: Batch,
+    sequences: Sequence[Pieces],
     src: Pools,
     dst: Pools,
     *,
@@ -67,11 +67,11 @@ def convert_in_scratch(
     implementation: str | None,
     checked: bool,
 ) -> None:
-    """Convert all pieces of a batch.
+    """Convert pieces.
 
     Args:
-        conversion: One of the batch.
-        batch: Which pieces.
+        conversion: Of one layer.
+        sequences: Which pieces.
         src: Pools that are read.
         dst: Pools that are written.
         by_kernel: Whether `convert_rows` knows the numbers; torch converts them if not.
@@ -81,7 +81,7 @@ def convert_in_scratch(
     device = src[conversion.src[0].side.pool].device
     most = max(1, MAX_ELEMENTS // prod(conversion.src[0].shape.values()))
     options = (implementation, checked)
-    for pieces in _portions(batch.sequences, most):
+    for pieces in _portions(sequences, most):
         count = sum(each.num_pieces for each in pieces)
         src_rows, src_bytes = _layout(conversion.src, count)
         dst_rows, dst_bytes = _layout(conversion.dst, count)

@@ -12,6 +12,7 @@ source's block ids do not matter here, so its lists are counted by positions, as
 import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from typing import NamedTuple, TypeAlias
 
 import torch
@@ -24,7 +25,7 @@ from transload_abi.types import Descriptor
 from transload_abi.wire.messages import Read, Table
 from transload_connector.transports.kernel_calls import Pools
 from transload_connector.transports.kernel_calls_convert import carry_out
-from transload_connector.transports.kernel_calls_route import Route, route
+from transload_connector.transports.kernel_calls_route import Route
 from transload_connector.transports.mover_chunks import Chunk, chunks
 from transload_connector.transports.mover_parts import CHUNK_BYTES, Part, parts_of
 from transload_connector.transports.staging import POOL
@@ -101,11 +102,16 @@ class Mover:
     """
 
     def __init__(
-        self, dst: Descriptor, parts: Sequence[Part], shares: Sequence[tuple[int, int]]
+        self,
+        dst: Descriptor,
+        parts: Sequence[Part],
+        shares: Sequence[tuple[int, int]],
+        chunk_bytes: int,
     ) -> None:
         self.dst = dst
         self.parts = tuple(parts)
         self._shares = tuple(shares)
+        self._chunk_bytes = chunk_bytes
         self._pool_bytes = {pool.id: pool.num_bytes for pool in dst.pools}
         self._taken: Counter[Route] = Counter()
         self._counting = threading.Lock()
@@ -117,6 +123,7 @@ class Mover:
         dst: Descriptor,
         *,
         allows_lossy: bool = False,
+        chunk_bytes: int = CHUNK_BYTES,
     ) -> "Mover":
         """Choose who gives what, ask for it in the best form, and plan what becomes of it.
 
@@ -124,6 +131,7 @@ class Mover:
             sources: Holders' descriptors, checked; their order is that of `Request.sources`.
             dst: The reader's, checked.
             allows_lossy: Whether numbers may be rounded.
+            chunk_bytes: Of the payload of one read, unless one layer of one block is longer.
 
         Raises:
             Refused: A source cannot be converted, its bytes cannot be asked for, or something is
@@ -138,9 +146,11 @@ class Mover:
             part
             for number, (source, taken) in enumerate(zip(each, cover.sources, strict=True))
             if taken is not None
-            for part in parts_of(number, source, taken, dst, allows_lossy=allows_lossy)
+            for part in parts_of(
+                number, source, taken, dst, allows_lossy=allows_lossy, chunk_bytes=chunk_bytes
+            )
         ]
-        return cls(dst, parts, cover.parts)
+        return cls(dst, parts, cover.parts, chunk_bytes)
 
     def reads(self, request: Request) -> list[ReadPlan]:
         """What to ask for, and of whom; in any order.
@@ -158,7 +168,7 @@ class Mover:
         for number, part in enumerate(self.parts):
             blocks = Blocks(_positions(request, part), request.dst, *request[2:])
             plan = part.pair.plan_beside(used, blocks, self._shares[part.source])
-            for chunk in chunks(plan.batches, max(1, CHUNK_BYTES // part.block_bytes)):
+            for chunk in chunks(plan.batches, max(1, self._chunk_bytes // part.block_bytes)):
                 num_bytes = chunk.num_blocks * part.block_bytes
                 found.append(
                     ReadPlan(part.source, number, num_bytes, bool(part.sinks), chunk, part.read)
@@ -218,7 +228,13 @@ class Mover:
         for pool in pools.values():
             received = received.to(pool.device)
         # Addresses are those of a plan, and lengths have been looked at.
-        taken = carry_out(Plan(plan.chunk.batches), {POOL: received}, pools, checked=False)
+        taken = carry_out(
+            Plan(plan.chunk.batches),
+            {POOL: received},
+            pools,
+            by_batch=self.parts[plan.part].by_lane,
+            checked=False,
+        )
         with self._counting:
             self._taken.update(taken)
 
@@ -315,10 +331,12 @@ def _lines(part: Part) -> Iterator[str]:
         f"{part.block_bytes} bytes of a block, {how}"
     )
     ways: Counter[tuple[str, Route]] = Counter()
-    for lane in part.pair.lanes:
-        for each in lane.conversions:
-            what = f"{each.role}: {each.src_codec} {each.src[0].dtype}"
-            ways[f"{what} to {each.dst_codec} {each.dst[0].dtype}", route(each)] += 1
+    for family in chain(*part.by_lane):
+        each = family.first
+        what = f"{each.role}: {each.src_codec} {each.src[0].dtype}"
+        ways[f"{what} to {each.dst_codec} {each.dst[0].dtype}", family.route] += len(
+            family.src_apart
+        )
     for (what, way), count in ways.items():
         yield f"  {what}, {count} times: {way.way}" + (f" ({way.why})" if way.why else "")
 

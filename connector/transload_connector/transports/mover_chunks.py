@@ -21,7 +21,7 @@ class Chunk(NamedTuple):
     Attributes:
         blocks: Positions in the holder's list, ascending.
         num_blocks: How many.
-        batches: What becomes of them; those of which nothing is brought are left out.
+        batches: What becomes of them, as many as the plan has.
     """
 
     blocks: tuple[Range, ...]
@@ -41,13 +41,13 @@ def chunks(batches: Sequence[Batch], max_blocks: int) -> list[Chunk]:
     firsts = [first for first, _ in ranges]
     taken: list[list[Batch]] = [[] for _ in found]
     for batch in batches:
-        pieces: dict[int, list[Pieces]] = {}
+        pieces: list[list[Pieces]] = [[] for _ in found]
         for each in batch.sequences:
             at = bisect_right(firsts, each.src // batch.src_parts) - 1
             apart = (begins[at] - firsts[at]) * batch.src_parts
             _share(each._replace(src=each.src + apart), batch.src_parts, ends, pieces)
-        for number, some in pieces.items():
-            taken[number].append(batch._replace(sequences=tuple(some)))
+        for mine, some in zip(taken, pieces, strict=True):
+            mine.append(batch._replace(sequences=tuple(some)))
     return [chunk._replace(batches=tuple(some)) for chunk, some in zip(found, taken, strict=True)]
 
 
@@ -84,12 +84,12 @@ def _cut(ranges: Sequence[Range], max_blocks: int) -> list[tuple[Range, ...]]:
     return [*turns, tuple(turn)] if turn else turns
 
 
-def _share(pieces: Pieces, parts: int, ends: Sequence[int], found: dict[int, list[Pieces]]) -> None:
+def _share(pieces: Pieces, parts: int, ends: Sequence[int], found: list[list[Pieces]]) -> None:
     """Cut pieces where chunks end; each cut counts from its chunk's begin."""
     src, dst, left = pieces
     number = bisect_right(ends, src // parts)
     while left:
         begin = ends[number - 1] * parts if number else 0
         count = min(left, ends[number] * parts - src)
-        found.setdefault(number, []).append(Pieces(src - begin, dst, count))
+        found[number].append(Pieces(src - begin, dst, count))
         src, dst, left, number = src + count, dst + count, left - count, number + 1
