@@ -1,1 +1,1 @@
-"""The vLLM connector. Empty until the KV ABI it stands on lands."""
+"""The vLLM connector: ships KV blocks between engines that need not agree on their format."""

@@ -1,11 +1,12 @@
 """A holder and readers over loopback sockets, with blocks whose bytes tell what they are."""
 
 import threading
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from transload_abi.builders.by_hand import packed_pool, role
 from transload_abi.types import Descriptor, Group, Model, Owner, Rope
@@ -19,6 +20,8 @@ from transload_connector.transports.reader_requests import OpenHandoff
 
 T = TypeVar("T")
 PATIENCE_S = 10.0
+_PAUSE = threading.Event()
+OVERWRITTEN = b"\xee"
 NUM_BLOCKS = 64
 NUM_LAYERS = 2
 TOKENS_PER_BLOCK = 4
@@ -44,7 +47,7 @@ def descriptor(
         memory="host",
         align=1,
     )
-    axes: dict[str, tuple[int, int]] = {
+    axes: dict[str, Any] = {
         "N": (TOKENS_PER_BLOCK, cell),
         "H": (NUM_HEADS, head_dim),
         "D": (head_dim, 1),
@@ -64,9 +67,13 @@ def descriptor(
     )
 
 
-def content(num_bytes: int, seed: int = 0) -> bytearray:
-    """Bytes that repeat at no block's size."""
-    return bytearray((seed + 7 * at + (at >> 8) * 13) % 251 for at in range(num_bytes))
+LARGE: Final = descriptor(head_dim=4096)
+"""16 MiB, a block 256 KiB: more than sockets hold between two sides, so a read can be stopped."""
+
+
+def content(num_bytes: int) -> bytearray:
+    """Bytes that are alike in no two blocks: 251 is no divisor of their sizes."""
+    return bytearray((bytes(range(251)) * (num_bytes // 251 + 1))[:num_bytes])
 
 
 class Holder:
@@ -74,12 +81,14 @@ class Holder:
 
     Attributes:
         freed: In order; `wait_freed` waits for more.
+        overwrites: Whether all blocks are overwritten as soon as some are free.
     """
 
     def __init__(self, described: Descriptor | None = None, **options: Any) -> None:
         self.descriptor = described or descriptor()
         self.memory = content(self.descriptor.pools[0].num_bytes)
         self.freed: list[Freed] = []
+        self.overwrites = False
         self._changed = threading.Condition()
         options = {
             "name": "P",
@@ -97,6 +106,7 @@ class Holder:
         return self.server.address
 
     def grant(self, handoff: str, blocks: Sequence[int], readers: int = 1) -> None:
+        """Under the lease `l-` and the handoff's name."""
         self.server.grant(handoff, f"l-{handoff}", {0: blocks}, len(blocks) * 4, readers)
 
     def wait_freed(self, number: int = 1) -> list[Freed]:
@@ -107,6 +117,8 @@ class Holder:
 
     def _on_freed(self, freed: Freed) -> None:
         with self._changed:
+            if self.overwrites:
+                self.memory[:] = OVERWRITTEN * len(self.memory)
             self.freed.append(freed)
             self._changed.notify_all()
 
@@ -129,11 +141,19 @@ def client(described: Descriptor | None = None, **options: Any) -> ReaderClient:
 
 
 @contextmanager
-def pair(**options: Any) -> Iterator[tuple[Holder, ReaderClient]]:
-    """A holder, and a reader of the same token."""
-    holder = Holder(**options)
-    token = {"token": options["token"]} if "token" in options else {}
-    with holder.server, client(holder.descriptor, **token) as reader:
+def pair(
+    described: Descriptor | None = None,
+    num_streams: int = 2,
+    waits: ReaderDeadlines = READER_WAITS,
+    **options: Any,
+) -> Iterator[tuple[Holder, ReaderClient]]:
+    """A holder with such options, and a reader of the same blocks and token."""
+    holder = Holder(described, **options)
+    token = options.get("token")
+    with (
+        holder.server,
+        client(holder.descriptor, token=token, num_streams=num_streams, deadlines=waits) as reader,
+    ):
         yield holder, reader
 
 
@@ -146,11 +166,19 @@ def open_(reader: ReaderClient, holder: Holder, handoff: str, share: str = "r") 
     return soon(reader.open(holder.address, handoff, f"l-{handoff}", share, generation="g1"))
 
 
+def until(condition: Callable[[], object], what: str) -> None:
+    """Wait for what has no event of its own."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {PATIENCE_S} s: {what}"
+        _PAUSE.wait(0.002)
+
+
 def threads() -> set[str]:
     """Names of this process's threads of transports."""
     return {each.name for each in threading.enumerate() if each.name.startswith("transload-")}
 
 
-def descriptors() -> int:
+def num_descriptors() -> int:
     """How many file descriptors are open."""
     return len(list(Path("/proc/self/fd").iterdir()))

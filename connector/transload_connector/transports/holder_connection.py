@@ -7,6 +7,8 @@
    kernel, and nothing more is read while too many answers wait.
 3. A frame that was begun is finished, or the connection is closed; either way the machine is told,
    so no block stays pinned.
+4. A peer that takes nothing of what it is owed for `stall_s` loses its session, whether a frame is
+   under way or waits.
 """
 
 import selectors
@@ -70,6 +72,9 @@ class Owner(Protocol):
     def closed(self, connection: "HolderConnection", sock: socket.socket) -> None:
         """Close the socket and forget the connection."""
 
+    def stalled(self, connection: "HolderConnection") -> None:
+        """The peer does not take what it is owed."""
+
     def count_sent(self, num_bytes: int) -> None:
         """A frame is with the kernel."""
 
@@ -82,9 +87,12 @@ class HolderConnection:
         sock: Not blocking.
         peer: Host of the peer.
         link: Its machine.
+        stall_s: How long the peer may take nothing.
     """
 
-    def __init__(self, owner: Owner, sock: socket.socket, peer: str, link: Link) -> None:
+    def __init__(
+        self, owner: Owner, sock: socket.socket, peer: str, link: Link, stall_s: float
+    ) -> None:
         self.peer = peer
         self.link = link
         self.is_closed = False
@@ -97,6 +105,9 @@ class HolderConnection:
         self._num_unproven = 0
         self._closes: float | None = None
         self._is_pumping = False
+        self._stall_s = stall_s
+        self._stuck_at = 0
+        self._stuck_since: float | None = None
         self._watch()
 
     def ready(self, mask: int) -> None:
@@ -124,14 +135,23 @@ class HolderConnection:
 
     def deadline(self) -> float | None:
         """When to `tick`."""
-        return self.link.deadline() if self._closes is None else self._closes
+        if self._closes is not None:
+            return self._closes
+        due = self.link.deadline()
+        if self._stuck_since is None:
+            return due
+        stalls = self._stuck_since + self._stall_s
+        return stalls if due is None else min(due, stalls)
 
     def tick(self, now: float) -> None:
         """Do what is due."""
-        if self._closes is None:
+        if self._closes is not None:
+            if now >= self._closes:
+                self.close()
+        elif self._stuck_since is not None and self._stuck_since + self._stall_s <= now:
+            self._owner.stalled(self)
+        else:
             self._tell(lambda: self.link.tick(now))
-        elif now >= self._closes:
-            self.close()
 
     def end(self, reason: str) -> None:
         """End its session in order, or turn it away."""
@@ -245,10 +265,15 @@ class HolderConnection:
             self._sock.shutdown(socket.SHUT_WR)
 
     def _watch(self) -> None:
+        if self.is_closed:
+            return
         mask = 0
         if self._num_owed <= MAX_OWED_BYTES or self._closes is not None:
             mask |= selectors.EVENT_READ
         if self._outbox.num_bytes or self._jobs:
             mask |= selectors.EVENT_WRITE
-        if not self.is_closed:
-            self._owner.watch(self._sock, mask, self)
+            if self._stuck_since is None or self._stuck_at != self._outbox.num_sent:
+                self._stuck_at, self._stuck_since = self._outbox.num_sent, self._owner.now()
+        else:
+            self._stuck_since = None
+        self._owner.watch(self._sock, mask, self)

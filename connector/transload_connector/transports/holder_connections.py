@@ -196,6 +196,14 @@ class HolderConnections:
         if control is not None:
             control.pump()
 
+    def stalled(self, connection: HolderConnection) -> None:
+        """A peer does not take what it is owed: end its session."""
+        session = connection.link.session
+        control = self._streams.get(session.name, {}).get(0) if session is not None else None
+        if control is not None:
+            control.end("the reader takes nothing of what it is owed")
+        connection.close()
+
     def closed(self, connection: HolderConnection, sock: socket.socket) -> None:
         """A connection is over."""
         self.thread.forget(sock)
@@ -222,7 +230,8 @@ class HolderConnections:
         now = self.now()
         link = self._reception.connect(secrets.token_hex(16), secrets.token_hex(32), now)
         self._per_peer[peer] += 1
-        self.connections.add(HolderConnection(self, sock, peer, link))
+        stall_s = self._reception.settings.deadlines.stall_s
+        self.connections.add(HolderConnection(self, sock, peer, link, stall_s))
 
     def _serve(self, session: HolderSession, event: Serve) -> None:
         read = event.message

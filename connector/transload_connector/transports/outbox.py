@@ -13,10 +13,16 @@ MAX_BUFFERS: Final = 1024
 
 
 class Outbox:
-    """Buffers in order. They must not change until they are sent."""
+    """Buffers in order. They must not change until they are sent.
+
+    Attributes:
+        num_bytes: Left to send.
+        num_sent: Since the beginning.
+    """
 
     def __init__(self) -> None:
         self.num_bytes = 0
+        self.num_sent = 0
         self._buffers: deque[memoryview] = deque()
 
     def put(self, buffers: Sequence[Buffer]) -> None:
@@ -51,6 +57,7 @@ class Outbox:
 
     def _take(self, num_bytes: int) -> None:
         self.num_bytes -= num_bytes
+        self.num_sent += num_bytes
         while num_bytes:
             first = self._buffers[0]
             if num_bytes < len(first):

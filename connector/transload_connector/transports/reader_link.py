@@ -313,7 +313,9 @@ class ReaderLink:
             self._answer_open(asked, event)
         elif isinstance(event, told.StillHeld):
             if handoff is not None:
-                handoff.held_until(event.expires, self._thread.clock())
+                handoff.expires = max(handoff.expires, event.expires)
+                if asked.renews:
+                    handoff.plan_renewal(self._thread.clock())
             asked.answer(event.expires)
         elif isinstance(event, told.ShareEnded):
             asked.answer(event.left)
@@ -339,8 +341,8 @@ class ReaderLink:
             asked.message,
             event.lease,
         )
-        now = self._thread.clock()
-        handoff.held_until(event.expires, now)
+        handoff.expires = event.expires
+        handoff.plan_renewal(self._thread.clock())
         self._handoffs[event.handoff] = handoff
         if not asked.answer(handoff):
             self.end_share(release(handoff))
@@ -398,7 +400,7 @@ class ReaderLink:
             self._asked[id_] = asked
 
     def _renew(self, handoff: OpenHandoff, now: float) -> None:
-        handoff.held_until(handoff.expires, now)
+        handoff.plan_renewal(now)
         self.ask(renewal(handoff))
 
     def _start_reads(self) -> None:
@@ -435,7 +437,10 @@ def renewal(handoff: OpenHandoff) -> Asked[float]:
     """Ask for another term."""
     name = handoff.handoff
     return Asked(
-        f"renewal of handoff {name!r}", lambda session, now: session.renew(name, now), handoff
+        f"renewal of handoff {name!r}",
+        lambda session, now: session.renew(name, now),
+        handoff,
+        renews=True,
     )
 
 

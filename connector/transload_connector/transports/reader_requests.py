@@ -32,6 +32,7 @@ class Asked(Generic[Answer]):
         start: Asks it.
         future: Has the answer.
         handoff: The open handoff it is about; None: of an `open`, or a `forgo`.
+        renews: Whether the lease is longer once it is answered.
         retry: Asks it anew in another session; None once that was done, or where it must not be.
     """
 
@@ -41,12 +42,15 @@ class Asked(Generic[Answer]):
         start: Start,
         handoff: "OpenHandoff | None" = None,
         retry: Callable[[], None] | None = None,
+        *,
+        renews: bool = False,
     ) -> None:
         self.what = what
         self.start = start
         self.future: Future[Answer] = Future()
         self.handoff = handoff
         self.retry = retry
+        self.renews = renews
 
     def answer(self, answer: Answer) -> bool:
         """Give the answer, unless nobody wants it any more."""
@@ -191,10 +195,9 @@ class OpenHandoff:
         """Of the request."""
         return self.answer.num_tokens
 
-    def held_until(self, expires: float, now: float) -> None:
-        """The holder says so, now."""
-        self.expires = expires
-        self.renew_at = now + max((expires - now) / 3, MIN_RENEWAL_S)
+    def plan_renewal(self, now: float) -> None:
+        """After a third of the time that is left, so two renewals may fail."""
+        self.renew_at = now + max((self.expires - now) / 3, MIN_RENEWAL_S)
 
 
 Failure = Callable[[str], TransferError]
