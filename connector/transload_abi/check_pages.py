@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from transload_abi.canonical import canonical_place
 from transload_abi.errors import Contradiction, LimitExceeded
-from transload_abi.footprint import Budget, Footprint, overlap
+from transload_abi.footprint import Budget, Footprint, overlap, whole_bytes
 from transload_abi.limits import MAX_INTEGER
 from transload_abi.types import Descriptor, Group, Place, Pool, Role
 
@@ -148,14 +148,20 @@ def _check_pool(num_blocks: int, parts: list[_Part], budget: Budget) -> None:
     tables: dict[int, list[_Part]] = {}
     for part in parts:
         tables.setdefault(part.table, []).append(part)
-    if len(tables) > 1 and _are_all_disjoint(num_blocks, parts, budget):
+    if len(tables) > 1 and _are_all_disjoint(num_blocks, _in_bytes(parts), budget):
         return
     for own in tables.values():
         bits = [_over(part.block, (num_blocks, part.stride)) for part in own]
         _check_disjoint(bits, [part.path for part in own], budget)
     for a, b in combinations(_different_units(parts), 2):
         if a[0].table != b[0].table:
-            _check_overlay(num_blocks, a, b, budget)
+            _check_overlay(num_blocks, a, _in_bytes(b), budget)
+
+
+def _in_bytes(parts: list[_Part]) -> list[_Part]:
+    """The parts with all bits of their bytes: two tables may not have halves of one either."""
+    wide = [part._replace(block=bits) for part in parts for bits in whole_bytes(part.block)]
+    return list({(part.table, part.stride, part.block): part for part in wide}.values())
 
 
 def _are_all_disjoint(num_blocks: int, parts: list[_Part], budget: Budget) -> bool:

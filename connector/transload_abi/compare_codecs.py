@@ -87,11 +87,12 @@ def _value_field(dst: Group, role: Role, ours: Values, theirs: Values) -> str:
     """The first field by which numbers of a role differ."""
     if ours.codec != theirs.codec:
         return "codec.id"
+    if ours.scale != theirs.scale:
+        return f"codec.params.{scale_param(role.role)}"
     if ours.dtype != theirs.dtype:
         return f"roles[{dst.roles.index(role)}].dtype"
     inline = dst.role(CODECS[dst.codec.id].scale_role.get(role.role, ""))
     if inline and ours.inline != theirs.inline:
         return f"roles[{dst.roles.index(inline)}].dtype"
-    if inline and ours.share != theirs.share:
-        return f"roles[{dst.roles.index(inline)}].shape.G"
-    return f"codec.params.{scale_param(role.role)}"
+    assert inline, "values that differ in none of these differ in the groups of their scales"
+    return f"roles[{dst.roles.index(inline)}].shape.G"

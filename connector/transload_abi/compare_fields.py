@@ -3,8 +3,10 @@
 Paths are those of the destination.
 """
 
+import re
 from collections.abc import Iterator, Sequence
 from itertools import zip_longest
+from typing import Final
 
 from transload_abi.canonical import canonical_group
 from transload_abi.compare_codecs import codec_differences, value_differences, value_roles
@@ -145,7 +147,9 @@ def group_differences(
         path: Of the destination's group.
     """
     found = _differences(src, dst, layers, path)
-    yield from map(_moved_as_it_is, found) if dst.opaque else found
+    if dst.opaque:
+        found = map(_moved_as_it_is, sorted(found, key=_opaque_rank))
+    yield from found
 
 
 def _differences(src: Group, dst: Group, layers: Sequence[int], path: str) -> Iterator[Difference]:
@@ -168,7 +172,27 @@ def _moved_as_it_is(found: Difference) -> Difference:
         return found
     words = (found.src, found.dst)
     note = "pages whose inside nobody has shown move only as they are"
-    return differ(found.path, found.field, words, "refused", note)
+    path = re.sub(r"(codec\.params\..*)\[\d+\]$", r"\1", found.path)
+    return differ(path, found.field, words, "refused", note)
+
+
+_OPAQUE_FIELDS: Final = (
+    "tokens_per_block",
+    "owner.heads",
+    "owner.tokens",
+    "codec.params",
+    "dtype",
+    "roles",
+)
+"""In the order in which an opaque group's are named."""
+
+
+def _opaque_rank(found: Difference) -> int:
+    """What refuses any group comes first, then what only an opaque one may not change."""
+    if found.verdict == "refused" or found.field == "kind":
+        return 0
+    ranks = (rank for rank, name in enumerate(_OPAQUE_FIELDS, 1) if name in found.path)
+    return next(ranks, 0)
 
 
 def _kind_differences(src: Group, dst: Group, path: str) -> Iterator[Difference]:

@@ -69,6 +69,30 @@ def normalize(footprint: Footprint) -> Footprint:
     return Footprint(footprint.base, size, tuple(loops))
 
 
+def whole_bytes(footprint: Footprint) -> list[Footprint]:
+    """All bits of the bytes that hold one of a footprint's; its numbers are of halves of bytes."""
+    parts = [normalize(footprint)._replace(loops=())]
+    for count, stride in normalize(footprint).loops:
+        if stride % 8 == 0:
+            parts = [each._replace(loops=(*each.loops, (count, stride))) for each in parts]
+            continue
+        # Every other copy begins at the same half of its byte.
+        parts = [
+            each._replace(
+                base=each.base + first * stride, loops=(*each.loops, (copies, 2 * stride))
+            )
+            for each in parts
+            for first, copies in ((0, (count + 1) // 2), (1, count // 2))
+        ]
+    return list(dict.fromkeys(_widened(each) for each in parts))
+
+
+def _widened(part: Footprint) -> Footprint:
+    inside = part.base % 8
+    size = inside + part.size
+    return Footprint(part.base - inside, size + -size % 8, part.loops)
+
+
 def overlap(
     footprints: Iterable[Footprint], budget: Budget | None = None
 ) -> tuple[int, int] | None:

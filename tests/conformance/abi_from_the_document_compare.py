@@ -210,21 +210,23 @@ def _verdict(m: Meeting) -> Verdict:
 def _other_page(m: Meeting) -> str:
     """The first field by which pages or their owners differ."""
     old, new = m.old, m.new
+    if old["tokens_per_block"] != new["tokens_per_block"]:
+        return "tokens_per_block"
+    for name in ("heads", "tokens"):
+        if old["owner"][name] != new["owner"][name]:
+            return f"owner.{name}"
     if old["codec"]["id"] != new["codec"]["id"]:
         return "codec.id"
     ours, theirs = (_params_of(g, m.layers) for g in (new, old))
     for name in sorted(ours.keys() | theirs.keys()):
         if ours.get(name) != theirs.get(name):
             return f"codec.params.{name}"
-    for i, (role, other) in enumerate(zip(new["roles"], old["roles"], strict=True)):
-        for name in FIELDS["Role"]:
-            if role[name] != other[name]:
-                return f"roles[{i}].{name}"
-    if old["tokens_per_block"] != new["tokens_per_block"]:
-        return "tokens_per_block"
-    for name in ("heads", "tokens"):
-        if old["owner"][name] != new["owner"][name]:
-            return f"owner.{name}"
+    pairs = list(zip(new["roles"], old["roles"], strict=True))
+    for names in (["dtype"], [name for name in FIELDS["Role"] if name != "dtype"]):
+        for i, (role, other) in enumerate(pairs):
+            for name in names:
+                if role[name] != other[name]:
+                    return f"roles[{i}].{name}"
     return ""
 
 

@@ -98,7 +98,7 @@ CONVERTED: Final[dict[str, tuple[Descriptor, Descriptor, str, str]]] = {
         formats.fp8("e4m3", 0.25, 0.25),
         formats.fp8("e4m3fnuz", 0.5, 0.5),
         "lossless",
-        "roles[0].dtype",
+        "codec.params.scales.k[0]",
     ),
     "fp8 by a power of two that does not hold": (
         formats.fp8(k=0.25),
@@ -136,7 +136,7 @@ CONVERTED: Final[dict[str, tuple[Descriptor, Descriptor, str, str]]] = {
         formats.ultraquant(is_rotated=False),
         formats.nvfp4(),
         "lossy",
-        "roles[1].dtype",
+        "codec.params.scales.k[0]",
     ),
     "528": (formats.v41_mxfp8(), latent(), "lossless", "codec.id"),
     "288": (formats.v41_nvfp4(), latent(), "lossless", "codec.id"),
@@ -315,7 +315,7 @@ def test_what_nobody_has_shown_moves_as_it_is() -> None:
         (lambda: formats.plain("f32"), "roles[0].dtype"),
         (lambda: formats.plain(shape=Shape(tokens=32)), "tokens_per_block"),
         (lambda: formats.plain(shape=Shape(heads=4)), "owner.heads"),
-        (lambda: formats.plain(shape=Shape(heads=4, tokens=32)), "owner.heads"),
+        (lambda: formats.plain(shape=Shape(heads=4, tokens=32)), "tokens_per_block"),
         (formats.nvfp4, "codec.id"),
     ],
 )

@@ -3,7 +3,7 @@
 import pytest
 
 from transload_abi.errors import LimitExceeded
-from transload_abi.footprint import Budget, Footprint, normalize, overlap
+from transload_abi.footprint import Budget, Footprint, normalize, overlap, whole_bytes
 from transload_abi.limits import MAX_PIECES
 
 BLOCKS = 400_000
@@ -110,3 +110,20 @@ def test_one_budget_serves_several_questions() -> None:
     assert overlap([Footprint(0, 8), Footprint(8, 8)], budget) is None
     with pytest.raises(LimitExceeded):
         overlap([Footprint(0, 8), Footprint(8, 8)], budget)
+
+
+@pytest.mark.parametrize(
+    ("bits", "expected"),
+    [
+        (Footprint(16, 16, ((3, 32),)), [Footprint(16, 16, ((3, 32),))]),
+        (Footprint(4, 4), [Footprint(0, 8)]),
+        (Footprint(4, 8), [Footprint(0, 16)]),
+        (Footprint(0, 4, ((4, 8),)), [Footprint(0, 8, ((4, 8),))]),
+        (
+            Footprint(0, 4, ((5, 12),)),
+            [Footprint(0, 8, ((3, 24),)), Footprint(8, 8, ((2, 24),))],
+        ),
+    ],
+)
+def test_bytes_that_hold_a_footprints_bits(bits: Footprint, expected: list[Footprint]) -> None:
+    assert whole_bytes(bits) == expected
