@@ -30,7 +30,7 @@ ANSWER_S = 30.0
 SHORT_S = 0.05
 """For what is never going to come."""
 
-HEAD = "import json, os, sys\nfor line in sys.stdin:\n    asked = json.loads(line)\n    "
+HEAD = "import json, os, signal, sys\nfor line in sys.stdin:\n    asked = json.loads(line)\n    "
 
 
 def harness(body: str, answer_s: float = ANSWER_S) -> HarnessProcess:
@@ -202,14 +202,14 @@ def test_it_ends_with_its_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 def test_nothing_is_left_of_one_that_does_not_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process, "END_S", SHORT_S)
-    with harness(f"{PID}\nimport signal; signal.pause()") as stubborn:
+    with harness(f"{PID}\nsignal.pause()") as stubborn:
         pid = pid_of(stubborn)
     assert not is_there(pid)
 
 
-def test_nothing_is_left_of_one_that_failed() -> None:
-    body = f"{PID} if asked['id'] == 1 else None"
-    with harness(body, ANSWER_S) as one:
+def test_one_that_failed_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process, "END_S", 1000.0)
+    with harness(f"{PID} if asked['id'] == 1 else signal.pause()") as one:
         pid = pid_of(one)
         one._answer_s = SHORT_S
         with pytest.raises(HarnessFailed, match="no answer"):

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from transload_abi import plan, vectors
-from transload_abi.errors import VectorFailed
+from transload_abi import plan, proof, vectors
+from transload_abi.errors import ProofFailed, VectorFailed
 
 VECTORS = Path(__file__).parents[2] / "vectors" / "abi"
 DECODE = "decode/vllm-lbnhc-bf16"
@@ -297,3 +297,15 @@ def test_losses_that_nobody_allowed_are_named(
     refusal, bytes_ = bent.failures
     assert refusal == "losses: expected a refusal (lossy), got none"
     assert bytes_.startswith("dst after a refusal (lossy)/kv.bin: at [")
+
+
+def test_a_plan_that_cannot_be_proven_is_named(
+    copied: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def doubt(*_: object) -> None:
+        raise ProofFailed("a bit is written twice")
+
+    monkeypatch.setattr(proof, "prove", doubt)
+    failed = [each for each in vectors.check_directory(copied) if not each.is_passed]
+    assert [each.name for each in failed] == [LOSSY, CONVERT]
+    assert failed[0].failures == ("moving: got a refusal (invalid: a bit is written twice)",)

@@ -215,3 +215,17 @@ def test_a_mover_that_refuses_and_writes(folder: Path) -> None:
 def test_losses_that_nobody_allowed(folder: Path) -> None:
     found = failures(folder, "move", does_all)
     assert found[LOSSY] == ("losses: expected a refusal (lossy), got none",)
+
+
+def test_paths_are_absolute(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+    given: list[str] = []
+
+    def note(answer: Answer, asked: Fields) -> Answer:
+        given.extend(str(asked[name]) for name in ("descriptor", "pools", "elements", "values"))
+        return answer
+
+    results = vectors.check_directory(Path(), Bent(vectors.OURS, "decode", note))
+    assert all(result.is_passed for result in results)
+    assert given
+    assert all(Path(each).is_absolute() for each in given)

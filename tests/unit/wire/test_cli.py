@@ -14,10 +14,11 @@ from transload_abi.harness.protocol import Answer, Declined, Done, Fields, InPro
 from transload_abi.harness.report import run as run_vectors
 from transload_abi.packed import pack
 from transload_abi.wire import cli, codec, frames
-from transload_abi.wire.conformance.checks import KINDS, vectors_in
+from transload_abi.wire.conformance.checks import KINDS, check_frames, vectors_in
 from transload_abi.wire.conformance.ours import ours
 
 FOLDER = VECTORS / "wire"
+FRAMES = FOLDER / "frames.json"
 OURS = ours(cli._compare)
 ASK_FOR = {
     "decode_message": ("messages/", "refused/"),
@@ -327,6 +328,11 @@ def flip_checksum(data: bytearray) -> None:
     data[24] ^= data[12] & 1
 
 
+def drop_checksum(data: bytearray) -> None:
+    data[12] = 0
+    data[24:28] = bytes(4)
+
+
 def twice(frame: bytes) -> bytes:
     return frame * 2 if frame[4] == frames.DATA else frame
 
@@ -358,6 +364,12 @@ PROOF = "0" * 64
             in_frames(in_data(flip_checksum)),
             WHOLE,
             "event 4: data of read 2 with a wrong checksum",
+        ),
+        (
+            "holder",
+            in_frames(in_data(drop_checksum)),
+            WHOLE,
+            "event 4: data of read 2 without a checksum",
         ),
         ("holder", in_frames(twice), WHOLE, "event 4: data of read 2 at 0: sent twice"),
         ("reader", in_frames(message_with("hello", nonce=PROOF)), EVERY, "event 0: expected"),
@@ -429,17 +441,31 @@ def test_what_a_side_may_choose(change: Callable[[bytes], bytes]) -> None:
     assert failures("play", in_frames(change)) == {}
 
 
+FAREWELL = [{"stream": 0, "bytes": frames.message_frame(b"\x81\xa4type\xa3bye").hex()}]
+
+
 def test_a_farewell_after_the_end() -> None:
-    bye = [
-        {"stream": 0, "bytes": codec.encode(codec.decode(b"\x81\xa4type\xa3bye", "reader")).hex()}
-    ]
-
-    def bend(answer: Answer, asked: Fields) -> Answer:
-        assert isinstance(answer, Done)
-        return says(said=lambda said: [*said[:-1], said[-1] + bye])(answer, asked)
-
+    bend = says(said=lambda said: [*said[:-1], said[-1] + FAREWELL])
     twice_said = {f"sessions/{name}/reader" for name in (*SESSIONS, "forgone")}
     assert failures("play", of_side("reader", bend)).keys() == twice_said
+
+
+def test_a_farewell_amid_a_session() -> None:
+    bend = says(said=lambda said: [said[0] + FAREWELL, *said[1:]])
+    assert failures("play", bend).keys() == names("sessions/")
+
+
+def test_a_header_is_enough_to_refuse() -> None:
+    (case, *_) = [each for each in json.loads(FRAMES.read_text()) if each["refused"]]
+    longer = {**case, "stream": case["stream"] + "00" * 100}
+    given: list[str] = []
+
+    def note(answer: Answer, asked: Fields) -> Answer:
+        given.append("".join(asked["chunks"]))
+        return answer
+
+    assert list(check_frames(longer, Bent(OURS, "decode_frames", note))) == []
+    assert given == [case["stream"]] * 2
 
 
 def test_a_side_that_cannot_be_played() -> None:
