@@ -110,6 +110,11 @@ class HolderConnection:
         self._stuck_since: float | None = None
         self._watch()
 
+    @property
+    def num_bytes_waiting(self) -> int:
+        """Bytes that the peer has not taken yet."""
+        return self._outbox.num_bytes
+
     def ready(self, mask: int) -> None:
         """The socket can be read or written."""
         if mask & selectors.EVENT_READ:
@@ -219,14 +224,13 @@ class HolderConnection:
 
     def _pump(self) -> None:
         has_begun = False
+        self._owe()
         while self._outbox.send(self._sock):
+            self._num_owed = 0
             self._finish_frame()
             if self.is_closed:
                 return
-            owed = self.link.data_to_send()
-            self._outbox.put([owed])
-            self._num_owed = len(owed)
-            if owed:
+            if self._owe():
                 continue
             if self.link.is_over:
                 self._linger()
@@ -234,6 +238,13 @@ class HolderConnection:
             if has_begun or not self._jobs:
                 return
             has_begun = self._begin_frame(self._jobs[0])
+
+    def _owe(self) -> bool:
+        """Take what the machine has said since; whether it was anything."""
+        owed = self.link.data_to_send()
+        self._outbox.put([owed])
+        self._num_owed += len(owed)
+        return bool(owed)
 
     def _begin_frame(self, job: Job) -> bool:
         """Make the next frame of the first job, unless its read has ended."""

@@ -30,6 +30,7 @@ class HolderStats(msgspec.Struct, frozen=True):
         num_held: Handoffs whose lease is held.
         num_copied: Leases of which a frame is under way.
         num_bytes_sent: Of data, since the start.
+        num_bytes_waiting: Of data and answers, that readers have not taken.
         num_turned_away: Connections that were too many.
         ends: Sessions that have ended, by `SessionEnded.why`.
     """
@@ -38,6 +39,7 @@ class HolderStats(msgspec.Struct, frozen=True):
     num_held: int
     num_copied: int
     num_bytes_sent: int
+    num_bytes_waiting: int
     num_turned_away: int
     ends: dict[str, int]
 
@@ -160,6 +162,7 @@ class HolderServer:
             num_held=self._ledger.num_held,
             num_copied=self._ledger.num_copied,
             num_bytes_sent=server.num_bytes_sent,
+            num_bytes_waiting=sum(each.num_bytes_waiting for each in list(server.connections)),
             num_turned_away=server.num_turned_away,
             ends=dict(server.ends),
         )
