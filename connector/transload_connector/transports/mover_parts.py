@@ -30,8 +30,8 @@ EPYC, 16 layers of 8 heads of 128: NHD to HND 11 GB/s with chunks of 1 MiB, 17 w
 16; bf16 to f32 1.8, 4.0 and 1.6, since what is converted has to stay in the cache."""
 
 MIN_SINK_BYTES: Final = 1 << 12
-"""Of a run that is received straight into a block: shorter ones cost more in system calls than
-copying them costs."""
+"""Of runs that are received straight into a block, on the average: shorter ones cost more in system
+calls than it costs to copy them."""
 
 MAX_PADS: Final = 8
 """Pads are received with a page only where they are at most one part in so many of its elements."""
@@ -316,7 +316,7 @@ def _sinks(pair: Pair, block_bytes: int) -> tuple[Sink, ...]:
     if lane.src.parts != 1:
         return ()
     num_runs = sum(prod(loop[0] for loop in each.loops) for each in lane.templates)
-    if num_runs * MIN_SINK_BYTES > block_bytes + MIN_SINK_BYTES:
+    if num_runs * MIN_SINK_BYTES > block_bytes:
         return ()
     found = sorted(sink for template in lane.templates for sink in _runs(template))
     end = 0
