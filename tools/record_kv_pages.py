@@ -7,7 +7,8 @@ kernels in Triton's interpreter, which a process has to start with::
     python tools/record_kv_pages.py cpu > $VECTORS/pages-cpu.json
     TRITON_INTERPRET=1 python tools/record_kv_pages.py triton > $VECTORS/pages-triton.json
 
-where `VECTORS` is `tests/protocol/vectors/abi/vllm-0.32.0`.
+where `VECTORS` is `tests/protocol/vectors/abi/vllm-0.32.0`. Packed caches are recorded by
+`record_kv_packed.py`.
 
 An answer is a list of cases. Each has the specification, the layout and the interior that a builder
 takes, and what one layer of two was given: `slots` by token, `written` by role (`[token, head,
@@ -16,8 +17,8 @@ before. Arrays are little-endian, deflated, in base64.
 
 **Not recorded, and why**
 
-* `fp8_ds_mla` (656 bytes) and 8-bit latents: only the CUDA operator `concat_and_cache_mla` writes
-  them, and the CPU wheel has none; its CPU backends take unquantised latents only.
+* 8-bit latents: the CUDA operator `concat_and_cache_mla` writes them, and the CPU wheel has none;
+  its CPU backends take unquantised latents only.
 * ROCm's own operator `reshape_and_cache`: not in the CPU wheel. Its planes are written here by the
   Triton kernel that ROCm's backend takes for layouts that the operator does not know.
 * CPU pages of other instruction sets (`amx`, `neon`, `rvv`, `vxe`, `vsx`): this runs what the
@@ -90,6 +91,20 @@ def record(case: Case, write: Any, dtype: Any) -> dict[str, Any]:
         write: Takes the case, the layer's view, keys, values and slots.
         dtype: Of the keys and values that the model has.
     """
+    is_latent = case.interior.get("kv_lora_rank") is not None
+    rows = (NUM_TOKENS,) if is_latent else (NUM_TOKENS, HEADS)
+    sizes = {"k": SIZE, "v": SIZE}
+    if is_latent:
+        sizes = {"latent": case.interior["kv_lora_rank"], "rope": 16}
+    written = {
+        role: numbers(case, (*rows, size), scale, dtype)
+        for (role, size), scale in zip(sizes.items(), case.scales, strict=True)
+    }
+    return record_given(case, write, written)
+
+
+def record_given(case: Case, write: Any, written: dict[str, Any], **more: Any) -> dict[str, Any]:
+    """The same, of values that are given by role; `more` is what else a reader needs."""
     kv: Any = importlib.import_module("vllm.v1.kv_cache_interface")
     layout = kv.KVCacheLayout[case.layout]
     layer_stride, block_stride, *_ = kv.compute_layout_strides(
@@ -108,15 +123,6 @@ def record(case: Case, write: Any, dtype: Any) -> dict[str, Any]:
     # Across a block's end, in the last block, and backwards.
     slots = torch.arange(NUM_TOKENS) + case.spec.block_size * 2 - NUM_TOKENS // 2
     slots = slots.flip(0)
-    is_latent = case.interior.get("kv_lora_rank") is not None
-    rows = (NUM_TOKENS,) if is_latent else (NUM_TOKENS, HEADS)
-    sizes = {"k": SIZE, "v": SIZE}
-    if is_latent:
-        sizes = {"latent": case.interior["kv_lora_rank"], "rope": 16}
-    written = {
-        role: numbers(case, (*rows, size), scale, dtype)
-        for (role, size), scale in zip(sizes.items(), case.scales, strict=True)
-    }
     write(case, view, *written.values(), slots)
     return {
         "name": case.name,
@@ -132,6 +138,7 @@ def record(case: Case, write: Any, dtype: Any) -> dict[str, Any]:
             role: [list(values.shape), pack(values.float())] for role, values in written.items()
         },
         "pool": pack(raw),
+        **more,
     }
 
 

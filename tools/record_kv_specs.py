@@ -1,8 +1,9 @@
 r"""Records where vLLM's own functions place the pages of its caches, for builders to be held to.
 
-Runs with the engine's Python, without a model and without a device::
+Runs with the engine's Python, without a model and without a device; some backends can be imported
+only where Triton's kernels run, so in its interpreter::
 
-    PYTHONPATH=connector python tools/record_kv_specs.py \
+    TRITON_INTERPRET=1 PYTHONPATH=connector:tools python tools/record_kv_specs.py \
         > tests/protocol/vectors/abi/vllm-0.32.0/specs.json
 
 The answer is one object:
@@ -19,7 +20,10 @@ import sys
 from fractions import Fraction
 from typing import Any
 
+from record_kv_pages import interpret
 from transload_abi.builders.vllm_read import plain
+
+interpret()
 
 torch: Any = importlib.import_module("torch")
 kv: Any = importlib.import_module("vllm.v1.kv_cache_interface")
@@ -28,6 +32,11 @@ cache_utils: Any = importlib.import_module("vllm.v1.core.kv_cache_utils")
 config: Any = importlib.import_module("vllm.config")
 triton_attn: Any = importlib.import_module("vllm.v1.attention.backends.triton_attn")
 rocm_attn: Any = importlib.import_module("vllm.v1.attention.backends.rocm_attn")
+b12x: Any = importlib.import_module("vllm.v1.attention.backends.b12x")
+turboquant: Any = importlib.import_module("vllm.v1.attention.backends.turboquant_attn")
+ultraquant: Any = importlib.import_module("vllm.v1.attention.backends.ultraquant_attn")
+torch_utils: Any = importlib.import_module("vllm.utils.torch_utils")
+mamba_utils: Any = importlib.import_module("vllm.model_executor.layers.mamba.mamba_utils")
 
 _BF16 = {"num_kv_heads": 8, "head_size": 128, "dtype": torch.bfloat16}
 _MLA = {"num_kv_heads": 1, "head_size": 576, "max_tp_shards": 1}
@@ -41,6 +50,14 @@ def scaled(mode: Any, dtype: Any) -> Any:
         block_size=16, num_kv_heads=8, head_size=128, dtype=dtype, kv_quant_mode=mode
     )
     return triton_attn.TritonAttentionBackend.customize_spec(spec)
+
+
+def packed(mode: Any, backend: Any) -> Any:
+    """A cache of bytes, as its backend packs it."""
+    spec = kv.FullAttentionSpec(
+        block_size=16, num_kv_heads=8, head_size=128, dtype=torch.uint8, kv_quant_mode=mode
+    )
+    return backend.customize_spec(spec)
 
 
 def planes(dtype: Any, mode: Any) -> Any:
@@ -71,6 +88,91 @@ def mamba(**more: Any) -> Any:
         dtypes=(torch.bfloat16, torch.float32),
         **more,
     )
+
+
+def packed_specs() -> dict[str, Any]:
+    """By name: caches whose pages are more than cells of K and V."""
+    v4 = {"head_size": 512, "model_version": "deepseek_v4"}
+    bytes_of = {"dtype": torch.uint8}
+    fp8, nvfp4 = (
+        bytes_of | {"cache_dtype_str": name, "kv_quant_mode": kv.get_kv_quant_mode(name)}
+        for name in ("fp8_ds_mla", "nvfp4_ds_mla")
+    )
+    one = {"num_kv_heads": 1, "max_tp_shards": 1}
+    f32, bf16 = {"dtype": torch.float32}, {"dtype": torch.bfloat16}
+    ring = {"block_size": 8, "num_kv_heads": 1, "head_size_v": 0}
+    indexer = {"cache_role": kv.SparseCacheRole.INDEXER}
+
+    def row(block_size: int, **fields: Any) -> Any:
+        return kv.MLAAttentionSpec(block_size=block_size, **(one | fields))
+
+    def window(block_size: int, **fields: Any) -> Any:
+        return kv.SlidingWindowMLASpec(block_size=block_size, **(one | fields))
+
+    presets = ("K8V4", "4BIT_NC", "K3V4_NC", "3BIT_NC")
+    return {
+        **{
+            f"turboquant-{preset}": packed(
+                _MODE[f"TURBOQUANT_{preset}"], turboquant.TurboQuantAttentionBackend
+            )
+            for preset in presets
+        },
+        "int4": packed(_MODE.INT4_PER_TOKEN_HEAD, triton_attn.TritonAttentionBackend),
+        "ultraquant": packed(_MODE.ULTRAQUANT_4BIT, ultraquant.UltraQuantAttentionBackend),
+        # As FlashInfer's and MiniMax-M3's backends pack it, which cannot be imported here.
+        "nvfp4": kv.FullAttentionSpec(
+            block_size=16,
+            num_head_slots=16,
+            state_content_bytes=torch_utils.nvfp4_kv_cache_full_dim(128),
+            **(_BF16 | bytes_of | {"kv_quant_mode": _MODE.NVFP4}),
+        ),
+        "b12x": b12x.B12xPagedAttentionBackend.customize_spec(
+            kv.FullAttentionSpec(block_size=16, **_BF16)
+        ),
+        "mla-352": row(64, head_size=576, state_content_bytes=352, **nvfp4),
+        "v4-c4": row(256, tokens_per_state=4, alignment=576, state_content_bytes=584, **v4, **fp8),
+        "v4-c128": row(
+            256, tokens_per_state=128, alignment=576, state_content_bytes=584, **v4, **fp8
+        ),
+        "v4-window": window(
+            64, sliding_window=128, alignment=576, state_content_bytes=584, **v4, **fp8
+        ),
+        "v4-c4-bf16": row(256, tokens_per_state=4, alignment=512, **v4, **bf16),
+        "v41-528": row(
+            128, tokens_per_state=4, alignment=512, state_content_bytes=528, **v4, **fp8
+        ),
+        "v41-288": row(
+            128, tokens_per_state=4, alignment=512, state_content_bytes=288, **v4, **nvfp4
+        ),
+        "indexer-132": row(64, head_size=132, **bytes_of, **indexer),
+        "v4-indexer-132": row(256, head_size=132, tokens_per_state=4, alignment=576, **bytes_of),
+        "v4-indexer-68": row(256, head_size=68, tokens_per_state=4, alignment=576, **bytes_of),
+        "v4-compressor-c4": window(4, head_size=2048, sliding_window=8, alignment=576, **f32),
+        "v4-compressor-c128": window(8, head_size=1024, sliding_window=128, alignment=576, **f32),
+        "v41-compressor": kv.CircularBufferSpec(head_size=1024, **ring, **f32),
+        "m3-indexer": row(128, head_size=128, **bf16, **indexer),
+        "qsa-ring": kv.CircularBufferSpec(head_size=140, **ring, **bf16),
+        "qsa-keys": row(128, head_size=128, tokens_per_state=4, **bf16),
+        "glm-tail": kv.CircularBufferSpec(
+            head_size=128, dcp_sharded=False, **(ring | {"num_kv_heads": 2}), **bf16
+        ),
+        "sinks": kv.SinkFullAttentionSpec(block_size=16, sink_len=32, **_BF16),
+        "rswa": kv.RSWASpec(block_size=16, rswa_window=64, **_BF16),
+        "gdn": kv.MambaSpec(
+            block_size=16,
+            shapes=mamba_utils.MambaStateShapeCalculator.gated_delta_net_state_shape(
+                2, 16, 32, 128, 128, 4
+            ),
+            dtypes=(torch.bfloat16, torch.float32),
+        ),
+        "mamba2": kv.MambaSpec(
+            block_size=16,
+            shapes=mamba_utils.MambaStateShapeCalculator.mamba2_state_shape(
+                2, 4096, 8, 64, 64, 128, 4
+            ),
+            dtypes=(torch.bfloat16, torch.float32),
+        ),
+    }
 
 
 def specs() -> dict[str, Any]:
@@ -195,7 +297,7 @@ def _views(found: Any, tensor: Any, layout: Any, kernel: int) -> dict[str, Any]:
 
 def record() -> dict[str, Any]:
     """Everything."""
-    singles = [single(name, spec) for name, spec in specs().items()]
+    singles = [single(name, spec) for name, spec in (specs() | packed_specs()).items()]
     singles += [
         single(f"{name}-kernel", specs()[name], block)
         for name, block in (("full-f32", 16), ("full-one-head", 8), ("planes", 8), ("mla", 16))
