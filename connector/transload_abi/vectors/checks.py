@@ -15,6 +15,7 @@ from transload_abi.errors import VectorFailed
 from transload_abi.harness.protocol import Declined, Done, Fields, Implementation, asked
 from transload_abi.harness.report import Result, Vectors, run, unequal
 from transload_abi.vectors.files import (
+    UNWRITTEN,
     array,
     array_differences,
     differences,
@@ -299,7 +300,7 @@ def _unrefused(
     elif answer.code != code:
         yield f"{what}: expected a refusal ({code}), got {answer}"
     due = {
-        pool: b"\xa5" * num_bytes for pool, num_bytes in _pool_sizes(folder / "dst.json").items()
+        pool: UNWRITTEN * num_bytes for pool, num_bytes in _pool_sizes(folder / "dst.json").items()
     }
     yield from _pool_differences(
         f"dst after a refusal ({code})", Path(request["dst"]["pools"]), due
