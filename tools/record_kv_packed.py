@@ -15,9 +15,8 @@ scales, and signs that a normalisation leaves alone. Where it has tables, a case
 
 * NVFP4, of FlashInfer as of MiniMax-M3, and B12X: their writers are CUDA operators, which the CPU
   wheel lacks.
-* `nvfp4_ds_mla` (352 bytes), V4's mxfp4 keys, V4.1's rows: their kernels are in PTX or AMD assembly
-  in part, or only in CUDA.
-* AITER's tiles: vLLM defines the kernel on ROCm alone.
+* `nvfp4_ds_mla` (352 bytes), V4's mxfp4 keys (68), V4.1's rows of 288: their kernels round in
+  assembly, NVIDIA's or AMD's.
 * Keys of Qwen4's ring and of MiniMax-M3's indexer: plain rows, stored by a model's forward pass.
 * Recurrent states: as in `record_kv_pages.py`.
 """
@@ -191,6 +190,68 @@ def record_v4() -> list[dict[str, Any]]:
     return [record_given(Case("v4-584", spec, "BLHNC", {}), write, written)]
 
 
+def record_v41() -> list[dict[str, Any]]:
+    """V4.1's own rows of 512 e4m3, before all scales, and the plain rows of either."""
+    ops: Any = importlib.import_module("vllm.models.deepseek_v41.common.ops")
+    store: Any = importlib.import_module(f"{ops.__name__}.fused_compress_quant_cache")
+    fields = {"sliding_window": 128, "alignment": 512, "model_version": "deepseek_v4"}
+    angles = torch.cat([torch.ones(1, 32), torch.zeros(1, 32)], dim=1)
+    whole = (torch.randint(-15, 16, (NUM_TOKENS, 512)) / 16).bfloat16()
+
+    def write(_: Case, view: Any, *rest: Any) -> None:
+        *parts, slots = rest
+        rows = torch.cat(parts, dim=1).contiguous()
+        start = torch.zeros(NUM_TOKENS, dtype=torch.int64)
+        store.rope_quant_insert(rows, start, angles, view.squeeze(1), slots, 1)
+
+    packed_rows = mla_spec(512, 528, "fp8_ds_mla", **fields)
+    plain_rows = mla_spec(512, None, "auto", dtype=torch.bfloat16, **fields)
+    parts = {"latent": whole[:, :448], "rope": whole[:, 448:]}
+    return [
+        record_given(Case("v41-528", packed_rows, "BLHNC", {}), write, {"latent": whole}),
+        record_given(Case("v4-bf16", plain_rows, "BLHNC", {}), write, parts),
+    ]
+
+
+def record_aiter() -> list[dict[str, Any]]:
+    """Tiles, whose kernel is there on ROCm alone: of that the backend is told as it is loaded."""
+    rocm: Any = importlib.import_module("vllm.v1.attention.backends.rocm_attn")
+    backend: Any = importlib.import_module("vllm.v1.attention.backends.rocm_aiter_fa")
+    kv: Any = importlib.import_module("vllm.v1.kv_cache_interface")
+    platform = type(importlib.import_module("vllm.platforms").current_platform)
+    is_rocm = platform.is_rocm
+    platform.is_rocm = lambda _: True
+    importlib.reload(backend)
+    platform.is_rocm = is_rocm
+
+    def write(case: Case, view: Any, key: Any, value: Any, slots: Any) -> None:
+        if case.cache_dtype != "auto":
+            view = view.view(torch.float8_e4m3fn)
+        sides = view.unflatten(-1, (HEADS, SIZE)).unbind(1)
+        one = torch.ones(1)
+        backend.reshape_and_cache_shuffle_triton(
+            key, value, *sides, slots, case.cache_dtype, one, one
+        )
+
+    found = []
+    for name, dtype, mode in (
+        ("auto", torch.bfloat16, "NONE"),
+        ("fp8", torch.uint8, "FP8_PER_TENSOR"),
+    ):
+        spec = kv.FullAttentionSpec(
+            block_size=16,
+            num_kv_heads=HEADS,
+            head_size=SIZE,
+            dtype=dtype,
+            kv_quant_mode=kv.KVQuantMode[mode],
+        )
+        spec = rocm.RocmAttentionBackend.customize_spec(spec)
+        whole = (torch.randint(-15, 16, (2, NUM_TOKENS, HEADS, SIZE)) / 16).bfloat16()
+        case = Case(f"aiter-{name}", spec, "LBHNC", {"name": "aiter_tiles"}, name)
+        found.append(record_given(case, write, dict(zip("kv", whole, strict=True))))
+    return found
+
+
 def record_v3() -> list[dict[str, Any]]:
     """Rows of 656 bytes, and keys of an indexer: signs that normalisation keeps, times weights."""
     kv: Any = importlib.import_module("vllm.v1.kv_cache_interface")
@@ -290,6 +351,8 @@ def main() -> None:
         *record_v4(),
         *record_v3(),
         *record_compressor(),
+        *record_v41(),
+        *record_aiter(),
     ]
     lines = ",\n".join(json.dumps(case, separators=(",", ":")) for case in cases)
     sys.stdout.write(f"[\n{lines}\n]\n")

@@ -67,6 +67,10 @@ def test_every_kernel_was_recorded() -> None:
         "v3-656",
         "v3-132",
         "compressor",
+        "v41-528",
+        "v4-bf16",
+        "aiter-auto",
+        "aiter-fp8",
     ]
 
 
@@ -90,6 +94,13 @@ EXACT = [
     ("v3-132", "index_k"),
     ("compressor", "state_kv"),
     ("compressor", "state_score"),
+    ("v41-528", "latent"),
+    ("v4-bf16", "latent"),
+    ("v4-bf16", "rope"),
+    ("aiter-auto", "k"),
+    ("aiter-auto", "v"),
+    ("aiter-fp8", "k"),
+    ("aiter-fp8", "v"),
 ]
 
 
