@@ -45,7 +45,7 @@ demo: $(STAMP)       ## Two real engines and the router; ONESHOT=1 ends after tw
 	$(BIN)/python tools/demo.py $(if $(ONESHOT),--oneshot)
 
 # Of bench/README.md, quick ones first; `make bench BENCHES=relay` runs one.
-BENCHES ?= plan kernels choose decision events index tokens flood relay
+BENCHES ?= plan kernels transports choose decision events index tokens flood relay
 
 bench: $(STAMP)      ## What things cost, one script after the other (half an hour)
 	@set -e; for each in $(BENCHES); do echo "== $$each"; $(BIN)/python bench/$$each.py; done

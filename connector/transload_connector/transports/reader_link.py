@@ -16,6 +16,7 @@ import msgspec
 from transload_abi.types import Descriptor
 from transload_abi.wire import reader_events as told
 from transload_abi.wire.errors import WireError
+from transload_abi.wire.frames import DATA_HEADER_BYTES, HEADER_BYTES
 from transload_abi.wire.holder_state import Incompatible
 from transload_abi.wire.limits import MAX_READS
 from transload_abi.wire.reader import ReaderSession
@@ -210,7 +211,7 @@ class ReaderLink:
         number, machine = stream.number, self._machine
         expected = machine.expects(number)
         if expected is None:
-            data = sock.recv(min(machine.wanted(number), MESSAGE_PART_BYTES))
+            data = sock.recv(self._num_wanted(number))
             if data:
                 self._took(machine.feed(number, data, self._thread.clock()))
             return len(data)
@@ -225,6 +226,14 @@ class ReaderLink:
             rest -= len(come)
             self._took(machine.received(number, come, self._thread.clock()))
         return num_bytes
+
+    def _num_wanted(self, number: int) -> int:
+        """At most up to where data may begin."""
+        wanted = self._machine.wanted(number)
+        if number in self._ready_streams and wanted == HEADER_BYTES:
+            # Nothing but data frames come on a data stream, so both headers can be had at once.
+            return HEADER_BYTES + DATA_HEADER_BYTES
+        return min(wanted, MESSAGE_PART_BYTES)
 
     def lost(self, stream: ReaderStream, reason: str) -> None:
         """A connection has failed or ended."""

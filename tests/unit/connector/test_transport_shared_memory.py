@@ -1,0 +1,137 @@
+"""Pools in `/dev/shm`: seen by others, gone with their owner, and never promised but missing."""
+
+import contextlib
+import multiprocessing
+import secrets
+from collections.abc import Iterator
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import pytest
+
+from support.transport_world import PATIENCE_S, num_descriptors
+from transload_connector.transports.shared_memory import (
+    FOLDER,
+    PREFIX,
+    NoSharedMemory,
+    create_pool,
+    open_pool,
+    remove_stale,
+)
+
+NUM_BYTES = 10_000
+
+
+@pytest.fixture
+def engine() -> Iterator[str]:
+    """A name that no other test has; nothing may be left of it."""
+    before = set(FOLDER.glob(f"{PREFIX}*"))
+    name = f"tests {secrets.token_hex(8)}"
+    yield name
+    assert set(FOLDER.glob(f"{PREFIX}*")) - before == set()
+
+
+def _write(pipe: Connection, name: str) -> None:
+    with open_pool(name, NUM_BYTES) as pool:
+        pool.memory[-3:] = b"yes"
+    pipe.send(None)
+
+
+def _hold(pipe: Connection, engine: str) -> None:
+    with create_pool(engine, "g1", "kv", NUM_BYTES) as pool:
+        pipe.send(pool.name)
+        with contextlib.suppress(EOFError):
+            pipe.recv()
+
+
+def test_another_process_reads_and_writes_the_same_bytes(engine: str) -> None:
+    context = multiprocessing.get_context("spawn")
+    with create_pool(engine, "g1", "kv", NUM_BYTES) as pool:
+        assert bytes(pool.memory) == bytes(NUM_BYTES)
+        assert (FOLDER / pool.name).stat().st_mode & 0o777 == 0o600
+        pipe, theirs = context.Pipe()
+        process = context.Process(target=_write, args=(theirs, pool.name))
+        process.start()
+        assert pipe.poll(PATIENCE_S)
+        process.join(PATIENCE_S)
+        pipe.close()
+        theirs.close()
+        assert process.exitcode == 0
+        assert bytes(pool.memory[-3:]) == b"yes"
+        assert (FOLDER / pool.name).exists(), "the end of a reader removes nothing"
+
+
+def test_nothing_is_left_of_a_pool_that_is_closed(engine: str) -> None:
+    before = num_descriptors()
+    with create_pool(engine, "g1", "kv", NUM_BYTES) as pool:
+        opened = open_pool(pool.name, NUM_BYTES)
+        assert remove_stale(engine) == [], "its creator lives"
+    assert not (FOLDER / pool.name).exists()
+    opened.memory[:1] = b"x"
+    opened.close()
+    opened.close()
+    assert num_descriptors() == before
+
+
+def test_what_a_killed_engine_has_left_is_removed_at_its_next_start(engine: str) -> None:
+    context = multiprocessing.get_context("spawn")
+    pipe, theirs = context.Pipe()
+    process = context.Process(target=_hold, args=(theirs, engine))
+    process.start()
+    theirs.close()
+    assert pipe.poll(PATIENCE_S)
+    name = pipe.recv()
+    assert remove_stale(engine) == [], "it lives"
+    process.kill()
+    process.join(PATIENCE_S)
+    pipe.close()
+    assert (FOLDER / name).exists()
+    assert remove_stale(f"{engine} too") == [], "another engine's"
+    with create_pool(engine, "g2", "kv", NUM_BYTES):
+        assert remove_stale(engine) == [name]
+
+
+def test_more_than_there_is_fails_at_once_and_says_how_much(engine: str) -> None:
+    before = num_descriptors()
+    with pytest.raises(NoSharedMemory, match=r"'kv' needs \d+ bytes, \d+ are free"):
+        create_pool(engine, "g1", "kv", 1 << 44)
+    assert num_descriptors() == before
+
+
+def test_one_start_makes_a_pool_once(engine: str) -> None:
+    with (
+        create_pool(engine, "g1", "kv", NUM_BYTES) as pool,
+        create_pool(engine, "g1", "other", NUM_BYTES),
+        pytest.raises(NoSharedMemory, match="there already"),
+    ):
+        create_pool(engine, "g1", "kv", NUM_BYTES)
+    assert not (FOLDER / pool.name).exists()
+
+
+@pytest.mark.parametrize(
+    "name", ["transload-nothing", "../etc/passwd", "transload-/../../etc/passwd", "psm_other"]
+)
+def test_what_is_no_pool_is_not_opened(name: str) -> None:
+    with pytest.raises(NoSharedMemory):
+        open_pool(name, NUM_BYTES)
+
+
+def test_a_pool_of_another_size_is_not_opened(engine: str) -> None:
+    with (
+        create_pool(engine, "g1", "kv", NUM_BYTES) as pool,
+        pytest.raises(NoSharedMemory, match="expected 9999 bytes"),
+    ):
+        open_pool(pool.name, NUM_BYTES - 1)
+
+
+def test_a_link_is_not_followed(engine: str, tmp_path: Path) -> None:
+    target = tmp_path / "secret"
+    target.write_bytes(bytes(NUM_BYTES))
+    link = FOLDER / f"{PREFIX}{secrets.token_hex(8)}"
+    link.symlink_to(target)
+    try:
+        with pytest.raises(NoSharedMemory):
+            open_pool(link.name, NUM_BYTES)
+    finally:
+        link.unlink()
+    assert engine
