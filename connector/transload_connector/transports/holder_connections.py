@@ -147,7 +147,7 @@ class HolderConnections:
         return None if first == _NEVER else first
 
     def stop(self) -> None:
-        """End all sessions, and give all blocks back."""
+        """End all sessions, let the memory go, and give all blocks back."""
         self.thread.forget(self._listener)
         for each in list(self.connections):
             if each.link.stream == 0:
@@ -159,6 +159,8 @@ class HolderConnections:
             held = list(self.lists)
         for handoff, lease in held:
             self._ledger.forgo(handoff, lease, now)
+        for view in self._memory.values():
+            view.release()
         self._free(now)
 
     # What connections call.

@@ -147,7 +147,7 @@ class ReaderClient:
         link = handoff.link
         reading.future.on_cancel = lambda: self._cancel(link.cancel, reading)
         if not self._thread.post(lambda: link.read(reading)):
-            reading.future.set_exception(_closed(handoff.peer, reading.what))
+            reading.fail(_closed(handoff.peer, reading.what))
         return reading.future
 
     def confirm(self, handoff: OpenHandoff) -> Future[float]:

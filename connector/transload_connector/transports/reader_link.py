@@ -145,7 +145,7 @@ class ReaderLink:
         """Read, now or when there is room."""
         if self.is_over:
             error = PeerUnreachable(self._peer, reading.what, "the session has ended")
-            reading.future.set_exception(error)
+            reading.fail(error)
             return
         reading.since = self._thread.clock()
         self._waiting_reads.append(reading)
@@ -158,7 +158,7 @@ class ReaderLink:
             self._took(self._machine.cancel(reading.id, self._thread.clock()))
         elif reading in self._waiting_reads:
             self._waiting_reads.remove(reading)
-            reading.future.end_cancelled()
+            reading.end_cancelled()
 
     def end(self, reason: str) -> None:
         """End the session in order."""
@@ -196,7 +196,7 @@ class ReaderLink:
         while self._waiting_reads and self._waiting_reads[0].since + self._read_s <= now:
             reading = self._waiting_reads.popleft()
             error = TimedOut(self._peer, reading.what, f"no turn within {self._read_s:g} s")
-            reading.future.set_exception(error)
+            reading.fail(error)
         self._start_reads()
 
     # What streams call.
@@ -361,17 +361,26 @@ class ReaderLink:
         stream = self._streams.get(reading.wanted.stream)
         if stream is not None:
             stream.num_due -= reading.num_bytes
-        if isinstance(event, told.ReadComplete):
-            reading.future.set_result(reading.num_bytes)
-        elif event.why == "cancelled":
-            reading.future.end_cancelled()
-        elif event.why == "ended":
-            reading.future.set_exception(self._why(reading.what))
-        else:
-            if event.why == "expired":
-                reading.handoff.gone = reading.handoff.gone or event.reason
-            reading.future.set_exception(failures.of_read(event, self._peer, reading.what))
+        if isinstance(event, told.ReadFailed) and event.why == "expired":
+            reading.handoff.gone = reading.handoff.gone or event.reason
+        outcome = self._outcome(reading, event)
+        # Later in the turn, when nothing of it refers to the sink's memory any more.
+        if not self._thread.post(outcome):
+            outcome()
         self._start_reads()
+
+    def _outcome(
+        self, reading: Reading, event: told.ReadComplete | told.ReadFailed
+    ) -> Callable[[], None]:
+        if isinstance(event, told.ReadComplete):
+            return reading.succeed
+        if event.why == "cancelled":
+            return reading.end_cancelled
+        if event.why == "ended":
+            error = self._why(reading.what)
+        else:
+            error = failures.of_read(event, self._peer, reading.what)
+        return lambda: reading.fail(error)
 
     def _end(self) -> None:
         """The session has ended: nobody waits for it any more."""
@@ -381,7 +390,7 @@ class ReaderLink:
         for asked in self._waiting:
             self._fail(asked)
         for reading in self._waiting_reads:
-            reading.future.set_exception(self._why(reading.what))
+            reading.fail(self._why(reading.what))
         self._waiting.clear()
         self._waiting_reads.clear()
 
@@ -421,7 +430,7 @@ class ReaderLink:
             if reading.handoff.gone:
                 self._waiting_reads.popleft()
                 gone = LeaseGone(self._peer, reading.what, reading.handoff.gone)
-                reading.future.set_exception(gone)
+                reading.fail(gone)
                 continue
             wanted = msgspec.structs.replace(reading.wanted, stream=stream.number)
             try:

@@ -119,6 +119,21 @@ class Reading:
         self.id: int | None = None
         self.since = 0.0
 
+    def succeed(self) -> None:
+        """All bytes are in place."""
+        self.sink.release()
+        self.future.set_result(self.num_bytes)
+
+    def fail(self, error: TransferError) -> None:
+        """They never will be."""
+        self.sink.release()
+        self.future.set_exception(error)
+
+    def end_cancelled(self) -> None:
+        """Nobody wants them."""
+        self.sink.release()
+        self.future.end_cancelled()
+
     @property
     def what(self) -> str:
         """For errors."""

@@ -27,6 +27,10 @@ class Sink:
         """Of all views."""
         return self._starts[-1]
 
+    def release(self) -> None:
+        """Let the memory go."""
+        self._views.clear()
+
     def views(self, offset: int, num_bytes: int, most: int) -> list[memoryview]:
         """Where bytes of the payload belong.
 

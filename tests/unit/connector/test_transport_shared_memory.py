@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from support.transport_world import PATIENCE_S, num_descriptors
+from support.transport_world import GROUP, LARGE, PATIENCE_S, client, num_descriptors, soon
+from transload_connector.transports.holder_server import HolderServer
 from transload_connector.transports.shared_memory import (
     FOLDER,
     PREFIX,
@@ -106,6 +107,33 @@ def test_one_start_makes_a_pool_once(engine: str) -> None:
     ):
         create_pool(engine, "g1", "kv", NUM_BYTES)
     assert not (FOLDER / pool.name).exists()
+
+
+def test_both_ends_of_a_read_let_go_of_their_memory(engine: str) -> None:
+    num_bytes = LARGE.pools[0].num_bytes
+    with (
+        create_pool(engine, "g1", "kv", num_bytes) as ours,
+        create_pool(engine, "g2", "kv", num_bytes) as theirs,
+    ):
+        ours.memory[-4:] = b"last"
+        server = HolderServer(
+            LARGE,
+            {"kv": ours.memory},
+            name="P",
+            generation="g1",
+            on_freed=lambda freed: None,
+        )
+        with server, client(LARGE) as reader:
+            server.grant("h", "l", {0: range(64)}, 256)
+            handoff = soon(reader.open(server.address, "h", "l", "r"))
+            sink = [theirs.memory[num_bytes // 64 :]]
+            reading = reader.read(handoff, GROUP, [(1, 63)], sink, form="block")
+            assert soon(reading) == num_bytes // 64 * 63
+            assert bytes(theirs.memory[-4:]) == b"last"
+            sink.clear()
+            theirs.close()
+        ours.close()
+        assert reading.done(), "which is still there"
 
 
 @pytest.mark.parametrize(
