@@ -1,12 +1,14 @@
 """A model's engine on loopback, its tokens from a `RecordingRunner`, and somebody who asks it."""
 
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import httpx
 
 from support.recording_runner import VOCABULARY, RecordingRunner
+from support.reference_transfer import FakeTransfer
+from transload_abi.wire.ledger import Freed
 from transload_engine.core.settings import CoreSettings
 from transload_engine.server.engine import EngineSpec
 from transload_engine.server.model_command import LoadedModel, running
@@ -21,10 +23,15 @@ class ModelServer:
     """See the module."""
 
     def __init__(
-        self, engine: ModelEngine, runner: RecordingRunner, client: httpx.AsyncClient
+        self,
+        engine: ModelEngine,
+        runner: RecordingRunner,
+        transfer: FakeTransfer,
+        client: httpx.AsyncClient,
     ) -> None:
         self.engine = engine
         self.runner = runner
+        self.transfer = transfer
         self.client = client
 
     async def complete(self, **body: Any) -> httpx.Response:
@@ -47,11 +54,18 @@ async def serve_model(
 ) -> AsyncIterator[ModelServer]:
     """Blocks of 4 tokens, 63 of them free, unless `core` says otherwise."""
     sizes = {"block_size": 4, "num_blocks": 64, "max_model_tokens": 200, **core}
-    settings = CoreSettings(**sizes, schedules_async=False, has_connector=False)
+    settings = CoreSettings(**sizes, schedules_async=False)
+    transfers: list[FakeTransfer] = []
+
+    def connect(generation: str, on_freed: Callable[[Freed], None]) -> FakeTransfer:
+        transfers.append(FakeTransfer(generation, on_freed))
+        return transfers[-1]
+
     runner = RecordingRunner(settings.block_size)
     loaded = LoadedModel(
         spec=EngineSpec(model="tiny", core=settings),
         runner=runner,
+        connect=connect,
         vocab_size=vocab_size,
         defaults=defaults or ModelDefaults(),
         tokenizer=tokenizer or ByteTokenizer(),
@@ -60,4 +74,4 @@ async def serve_model(
         running(loaded) as (engine,),
         httpx.AsyncClient(base_url=engine.url, trust_env=False, timeout=10) as client,
     ):
-        yield ModelServer(engine, runner, client)
+        yield ModelServer(engine, runner, transfers[0], client)

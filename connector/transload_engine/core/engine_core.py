@@ -14,9 +14,11 @@ calls `step`, waits for the step's duration, and calls it again.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
+from transload_engine.core.blocks import Block
 from transload_engine.core.events import Event
-from transload_engine.core.handoff import Origin
+from transload_engine.core.handoff import Handoff, Leases, Origin
 from transload_engine.core.request import Generator, Request, Status
 from transload_engine.core.runner import Chosen
 from transload_engine.core.scheduler import Scheduled
@@ -41,7 +43,18 @@ class EngineCore(ServingCore):
         self, settings: CoreSettings, origin: Origin, vocabulary: Sequence[int], eos: int
     ) -> None:
         super().__init__(settings, origin, eos)
+        self.leases = Leases(settings.lease_s)
         self._vocabulary = vocabulary
+
+    @property
+    def unread_handoffs(self) -> list[Handoff]:
+        """Handoffs whose blocks were asked for and are not here; their leases must be renewed."""
+        return [
+            request.ask.handoff
+            for request in self._requests.values()
+            if request.ask.handoff is not None
+            and (request.has_to_load or request.status is Status.LOADING)
+        ]
 
     def step(self, now: float) -> Step:
         """See the module's rules."""
@@ -92,6 +105,16 @@ class EngineCore(ServingCore):
         self.expire(now)
         return self.leases.read(request_id, now) if engine_id == self.origin.engine_id else None
 
+    def end_lease(self, request_id: str) -> bool:
+        """Others have read the blocks, or never will; false if they were not held any more."""
+        blocks = self.leases.end(request_id)
+        self._cache.pool.release(blocks or [])
+        return blocks is not None
+
+    def expire(self, now: float) -> None:
+        """Take back what nobody read in time."""
+        self._cache.pool.release(self.leases.expire(now))
+
     def _gain(self, scheduled: Scheduled, outputs: list[Output], now: float) -> None:
         request = scheduled.request
         is_void = scheduled.num_preemptions != request.num_preemptions
@@ -102,6 +125,11 @@ class EngineCore(ServingCore):
         if request.generator is None:
             request.generator = self._generator(request, request.tokens)
         outputs.append(self._give(scheduled, Chosen(request.generator.next()), now))
+
+    def _hand_off(self, request: Request, blocks: list[Block], now: float) -> dict[str, Any]:
+        tokens = request.tokens[: request.num_computed]
+        self.leases.grant(request.request_id, blocks, tokens, now)
+        return self._params(request, blocks[: self._cache.blocks_for(len(tokens))])
 
     def _generator(self, request: Request, tokens: Sequence[int]) -> Generator:
         mean = self.settings.mean_answer_tokens

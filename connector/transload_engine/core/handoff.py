@@ -1,11 +1,12 @@
 """Handoffs of the NIXL connector's shape: what the prefill engine says and the decode engine reads.
 
-After vLLM 0.32.0's `vllm/distributed/kv_transfer/kv_connector/v1/nixl/pull_scheduler.py`.
+After vLLM 0.32.0's `vllm/distributed/kv_transfer/kv_connector/v1/nixl/pull_scheduler.py`. What
+`kvwire/1` needs besides stands under a key of its own, which others pass on unread.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from transload_engine.core.blocks import Block
 
@@ -18,6 +19,12 @@ NEEDED = (
 )
 """Fields without which a decode engine computes the prompt itself."""
 
+WIRE: Final = "kvwire/1"
+"""How blocks are read: `connector/WIRE.md`."""
+
+OWN_KEY: Final = "transload"
+"""Of `kv_transfer_params`: holds `wire`, `lease` and `generation`."""
+
 
 @dataclass(frozen=True)
 class Handoff:
@@ -25,6 +32,8 @@ class Handoff:
 
     Attributes:
         num_cached_tokens: What prefill found in its cache; None where it does not say.
+        lease: Under which the blocks are held; empty where they are not read by `WIRE`.
+        generation: Of the engine that holds them; likewise.
     """
 
     engine_id: str
@@ -33,6 +42,13 @@ class Handoff:
     port: int
     num_blocks: int
     num_cached_tokens: int | None = None
+    lease: str = ""
+    generation: str = ""
+
+    @property
+    def speaks_wire(self) -> bool:
+        """Whether the blocks are read by `WIRE`."""
+        return bool(self.lease)
 
     @classmethod
     def read(cls, params: dict[str, Any]) -> "Handoff | None":
@@ -41,14 +57,21 @@ class Handoff:
             return None
         if not all(params.get(name) for name in NEEDED):
             return None
-        groups = params["remote_block_ids"]
+        groups, port = params["remote_block_ids"], params["remote_port"]
+        if not isinstance(groups, list) or type(port) is not int:
+            return None
+        own = params.get(OWN_KEY)
+        if not isinstance(own, dict) or own.get("wire") != WIRE:
+            own = {}
         return cls(
             engine_id=str(params["remote_engine_id"]),
             request_id=str(params["remote_request_id"]),
             host=str(params["remote_host"]),
-            port=int(params["remote_port"]),
-            num_blocks=len(groups[0]) if groups and isinstance(groups[0], list) else len(groups),
+            port=port,
+            num_blocks=len(groups[0]) if isinstance(groups[0], list) else len(groups),
             num_cached_tokens=params.get("remote_prefill_cached_tokens"),
+            lease=str(own.get("lease", "")),
+            generation=str(own.get("generation", "")),
         )
 
 
@@ -80,6 +103,28 @@ class Origin:
             "transfer_mode": "pull",
             "remote_prefill_cached_tokens": num_cached,
         }
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """Blocks that are to be held for others, before anybody is told of the handoff.
+
+    Attributes:
+        handoff: Its name.
+        lease: Of this one grant.
+        num_tokens: That the blocks hold.
+        num_readers: Who are to come.
+    """
+
+    handoff: str
+    lease: str
+    block_ids: list[int]
+    num_tokens: int
+    num_readers: int
+
+    def params(self, generation: str) -> dict[str, Any]:
+        """What an answer carries of it besides NIXL's names."""
+        return {OWN_KEY: {"wire": WIRE, "lease": self.lease, "generation": generation}}
 
 
 @dataclass(eq=False)

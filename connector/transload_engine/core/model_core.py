@@ -9,16 +9,27 @@ Knows no clock, no thread and no model: whoever drives it takes a step's chunks 
 * Requests may be added and aborted at any time. The blocks of one that is aborted while it is
   computed are freed when the step ends, since until then the runner writes to them.
 * A chunk may find KV in its blocks that a chunk before it in the same step computes.
+* Loads are begun by `begin`, and each is ended by `end_load`. Blocks that one fills hold nothing,
+  and belong to nobody else, before that.
+* Grants are made by `end`. Their blocks are nobody else's until `end_lease`; a grant must be
+  carried out before the output with its handoff is told.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
-from transload_engine.core.handoff import Origin
+from transload_engine.core.blocks import Block
+from transload_engine.core.handoff import Grant, Origin
 from transload_engine.core.request import Request, Status
 from transload_engine.core.runner import Chosen, Chunk
-from transload_engine.core.scheduler import Scheduled
-from transload_engine.core.serving import ServingCore, Step
+from transload_engine.core.scheduler import Load, Scheduled
+from transload_engine.core.serving import Output, ServingCore, Step
 from transload_engine.core.settings import CoreSettings
+from transload_engine.core.transfers import FailedLoad, Loaded, Transfers
+
+MAX_NAME_CHARS = 256
+"""Of a handoff (`connector/WIRE.md`). Clients choose how long the ids of requests are; what tells
+these apart stands at their end."""
 
 
 class ModelCore(ServingCore):
@@ -26,26 +37,56 @@ class ModelCore(ServingCore):
 
     Args:
         settings: Sizes and policies.
-        origin: Who this engine is to others.
+        origin: Who this engine is to others; its id is also its generation.
         eos: Id of the token that ends an answer.
+        draw_lease: A name that nobody can guess, each time another.
+
+    Attributes:
+        transfers: What moved to and from others.
 
     Raises:
         ValueError: The settings ask for what is only simulated, or for hashes that cannot be
             computed here.
     """
 
-    def __init__(self, settings: CoreSettings, origin: Origin, eos: int) -> None:
-        if settings.schedules_async or settings.has_connector:
-            raise ValueError("a model's engine neither schedules ahead nor hands off")
+    def __init__(
+        self, settings: CoreSettings, origin: Origin, eos: int, draw_lease: Callable[[], str]
+    ) -> None:
+        if settings.schedules_async:
+            raise ValueError("a model's engine does not schedule ahead")
         super().__init__(settings, origin, eos)
+        self.transfers = Transfers()
+        self._draw_lease = draw_lease
+        self._grants: list[Grant] = []
+        self._held: dict[tuple[str, str], list[Block]] = {}
+
+    @property
+    def num_held(self) -> int:
+        """Handoffs whose blocks are held for others."""
+        return len(self._held)
 
     def begin(self, now: float) -> list[Chunk]:
         """Compose the next step; empty if there is nothing to compute, and then no `end` follows.
 
-        The chunks and what they refer to stay as they are until `end`.
+        The chunks and what they refer to stay as they are until `end`. `take_loads` has more to do.
         """
         self._batch = self._scheduler.schedule(now)
         return [self._chunk(scheduled) for scheduled in self._batch]
+
+    def take_loads(self) -> list[Load]:
+        """Loads that have begun since the last call."""
+        loads, self._scheduler.loads = self._scheduler.loads, []
+        return loads
+
+    def take_grants(self) -> list[Grant]:
+        """Handoffs that were made since the last call."""
+        grants, self._grants = self._grants, []
+        return grants
+
+    def take_ended(self) -> list[Output]:
+        """Ends that came of no step, since the last call."""
+        ended, self._ended = self._ended, []
+        return ended
 
     def end(self, chosen: Sequence[Chosen | None], now: float) -> Step:
         """The step is computed.
@@ -63,6 +104,44 @@ class ModelCore(ServingCore):
                 assert each is not None, "the runner chose no token where one was asked for"
                 outputs.append(self._give(scheduled, each, now))
         return Step(self._cache.pool.take_events(), outputs, [], None)
+
+    def end_load(self, load: Load, outcome: Loaded | FailedLoad) -> None:
+        """Nothing is written to the blocks of a load any more: they hold all, or nothing."""
+        request = self._requests[load.request_id]
+        self.transfers.count(outcome, load.num_tokens - load.num_local_tokens)
+        if request.status is Status.FINISHED:
+            self._free(request)
+        elif isinstance(outcome, FailedLoad):
+            self._recover(request)
+        else:
+            request.status = Status.LOADED
+            self._scheduler.loaded.append(request)
+
+    def end_lease(self, handoff: str, lease: str, end: str) -> None:
+        """Nobody reads these blocks any more.
+
+        Args:
+            handoff: As in the `Grant`.
+            lease: Likewise.
+            end: A name of `Transfers.ends`.
+        """
+        self._cache.pool.release(self._held.pop((handoff, lease))[::-1])
+        self.transfers.ends[end] += 1
+
+    def _hand_off(self, request: Request, blocks: list[Block], now: float) -> dict[str, Any]:
+        read = blocks[: self._cache.blocks_for(request.num_computed)]
+        grant = Grant(
+            handoff=request.request_id[-MAX_NAME_CHARS:],
+            lease=self._draw_lease(),
+            block_ids=[block.block_id for block in read],
+            num_tokens=request.num_computed,
+            num_readers=request.ask.num_readers,
+        )
+        self._held[grant.handoff, grant.lease] = blocks
+        self._grants.append(grant)
+        self.transfers.num_granted += 1
+        told = self._params(request, read) | {"remote_request_id": grant.handoff}
+        return told | grant.params(self.origin.engine_id)
 
     def _chunk(self, scheduled: Scheduled) -> Chunk:
         request = scheduled.request

@@ -46,6 +46,7 @@ class Ask:
         choice: Which of several answers to one prompt; 0 is the greedy one. Of simulated tokens.
         sampling: How a model chooses tokens.
         hands_off: Whether another engine decodes: blocks stay for it, and a handoff is answered.
+        num_readers: Engines that will read these blocks.
         handoff: Where the prompt's blocks are to be loaded from.
     """
 
@@ -58,6 +59,7 @@ class Ask:
     choice: int = 0
     sampling: Sampling = GREEDY
     hands_off: bool = False
+    num_readers: int = 1
     handoff: Handoff | None = None
 
 

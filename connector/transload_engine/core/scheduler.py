@@ -23,16 +23,23 @@ from transload_engine.core.settings import CoreSettings
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Blocks to be fetched from another engine; `EngineCore.end_load` must follow.
+    """Blocks to be fetched from another engine; the core's `end_load` must follow.
 
     Attributes:
-        duration_s: From now to the last byte.
+        num_blocks: To be filled.
+        duration_s: From now to the last byte, of a simulated load.
+        block_ids: Of the whole prompt; the last `num_blocks` are to be filled.
+        num_tokens: Of the prompt.
+        num_local_tokens: The first of these, which are here; whole blocks.
     """
 
     request_id: str
     handoff: Handoff
     num_blocks: int
     duration_s: float
+    block_ids: tuple[int, ...]
+    num_tokens: int
+    num_local_tokens: int
 
 
 @dataclass
@@ -202,7 +209,17 @@ class Scheduler:
         request.status = Status.LOADING
         request.has_to_load = False
         assert request.ask.handoff is not None
-        self.loads.append(Load(request.request_id, request.ask.handoff, num_blocks, duration_s))
+        self.loads.append(
+            Load(
+                request_id=request.request_id,
+                handoff=request.ask.handoff,
+                num_blocks=num_blocks,
+                duration_s=duration_s,
+                block_ids=tuple(block.block_id for block in request.blocks),
+                num_tokens=request.num_prompt,
+                num_local_tokens=(len(request.blocks) - num_blocks) * request.block_size,
+            )
+        )
 
     def _advance(self, request: Request, num_new: int) -> Scheduled:
         is_prefill = request.num_computed < request.num_prompt

@@ -1,16 +1,17 @@
 """What a core of either kind does: its requests from their admission to their end.
 
-Requests, the blocks they hold, the leases they leave and the events of it all. Knows no clock, no
-other engine, and not where tokens come from: that is what its kinds differ in.
+Requests, the blocks they hold and the events of it all. Knows no clock, no other engine, and
+neither where tokens come from nor who holds blocks for others: that is what its kinds differ in.
 """
 
+import abc
 from dataclasses import dataclass
 from typing import Any
 
-from transload_engine.core.blocks import BlockPool
+from transload_engine.core.blocks import Block, BlockPool
 from transload_engine.core.cache import PrefixCache
 from transload_engine.core.events import Event
-from transload_engine.core.handoff import Handoff, Leases, Origin
+from transload_engine.core.handoff import Handoff, Origin
 from transload_engine.core.hashes import block_hash
 from transload_engine.core.request import Ask, Finish, Request, Status
 from transload_engine.core.runner import Chosen
@@ -53,7 +54,7 @@ class Step:
     duration_s: float | None
 
 
-class ServingCore:
+class ServingCore(abc.ABC):
     """See the module.
 
     Args:
@@ -69,7 +70,6 @@ class ServingCore:
         self.settings = settings
         self.origin = origin
         self.counters = Counters()
-        self.leases = Leases(settings.lease_s)
         pool = BlockPool(
             settings.num_blocks,
             has_int_names=settings.has_int_names,
@@ -104,16 +104,6 @@ class ServingCore:
         queues = self._scheduler
         return bool(self._batch or self._ended or queues.waiting or queues.loaded or queues.running)
 
-    @property
-    def unread_handoffs(self) -> list[Handoff]:
-        """Handoffs whose blocks were asked for and are not here; their leases must be renewed."""
-        return [
-            request.ask.handoff
-            for request in self._requests.values()
-            if request.ask.handoff is not None
-            and (request.has_to_load or request.status is Status.LOADING)
-        ]
-
     def add_request(self, request_id: str, ask: Ask) -> None:
         """Queue a request.
 
@@ -144,16 +134,6 @@ class ServingCore:
         unread = request.ask.handoff if request.has_to_load else None
         self._end(request, Finish.ABORT, 0.0)
         return unread
-
-    def end_lease(self, request_id: str) -> bool:
-        """Others have read the blocks, or never will; false if they were not held any more."""
-        blocks = self.leases.end(request_id)
-        self._cache.pool.release(blocks or [])
-        return blocks is not None
-
-    def expire(self, now: float) -> None:
-        """Take back what nobody read in time."""
-        self._cache.pool.release(self.leases.expire(now))
 
     def reset_prefix_cache(self) -> bool:
         """Forget all content; refused (False) while a block is held."""
@@ -204,15 +184,19 @@ class ServingCore:
         if not (request.ask.hands_off and is_whole and self.settings.has_connector):
             self._free(request)
             return None
-        num_tokens = request.num_computed
         del self._requests[request.request_id]
-        blocks = self._cache.forget(request)
-        self.leases.grant(request.request_id, blocks, request.tokens[:num_tokens], now)
-        read = blocks[: self._cache.blocks_for(num_tokens)]
+        return self._hand_off(request, self._cache.forget(request), now)
+
+    @abc.abstractmethod
+    def _hand_off(self, request: Request, blocks: list[Block], now: float) -> dict[str, Any]:
+        """Hold the blocks of a request that has ended; the answer's `kv_transfer_params`."""
+
+    def _params(self, request: Request, read: list[Block]) -> dict[str, Any]:
+        """What others are told of blocks that they may read."""
         return self.origin.params(
             request.request_id,
             [block.block_id for block in read],
-            num_tokens,
+            request.num_computed,
             request.num_cached or 0,
         )
 

@@ -8,10 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from transload_engine.core.handoff import Handoff
 from transload_engine.server.faults import Faults
 from transload_engine.server.generation import Generation, Gone
-from transload_engine.server.metrics import exposition
 from transload_engine.server.rank import Rank
 from transload_engine.server.wants import (
     Body,
@@ -100,8 +98,7 @@ class Api:
         elif request.path in ("/health", "/ping"):
             await _answer(send, 200, b"", None)
         elif request.path == "/metrics":
-            text = exposition(self._engine.cores, self._engine.spec.model)
-            await _answer(send, 200, text, METRICS)
+            await _answer(send, 200, self._engine.metrics(), METRICS)
         elif request.path not in self._routes:
             await _answer(send, 404, b'{"detail":"Not Found"}')
         else:
@@ -122,15 +119,9 @@ class Api:
                 raise Refusal(f"data_parallel_rank {asked} is out of range [0, {most}).")
         except Refusal as refusal:
             if not refusal.is_unread:
-                self._give_up(body)
+                self._engine.give_up(body.get("kv_transfer_params") or {})
             raise
         await self._run(request, send, want, rank)
-
-    def _give_up(self, body: Body) -> None:
-        """Have the blocks of a refused request freed, as vLLM's connector does."""
-        handoff = Handoff.read(body.get("kv_transfer_params") or {})
-        if handoff is not None and self._engine.spec.core.has_connector:
-            self._engine.ranks[0].give_up(handoff)
 
     async def _run(self, request: Request, send: Send, want: Want, rank: Rank[Any]) -> None:
         generation = Generation(

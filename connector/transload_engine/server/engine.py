@@ -5,7 +5,9 @@ import asyncio
 import contextlib
 import itertools
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -14,12 +16,13 @@ import zmq
 
 from transload_engine.core.engine_core import EngineCore
 from transload_engine.core.events import EventForm
-from transload_engine.core.handoff import Origin
+from transload_engine.core.handoff import Handoff, Origin
 from transload_engine.core.serving import ServingCore
 from transload_engine.core.settings import CoreSettings
 from transload_engine.server.api import Api, SimulatedApi
 from transload_engine.server.faults import Faults
 from transload_engine.server.listen import HttpServer
+from transload_engine.server.metrics import exposition, nixl_series, serving_series
 from transload_engine.server.peers import Peers, SideChannel
 from transload_engine.server.publisher import BUFFER_STEPS, HIGH_WATER, EventPublisher, advertised
 from transload_engine.server.rank import Rank
@@ -155,6 +158,10 @@ class Engine(abc.ABC, Generic[AnyRank]):
     def refuses(self) -> bool:
         """Whether the core is dead: everything is answered 503."""
 
+    @abc.abstractmethod
+    def metrics(self) -> bytes:
+        """The answer of `/metrics`."""
+
     def read(self, body: Body, *, is_chat: bool) -> Want:
         """What a body asks for.
 
@@ -170,13 +177,19 @@ class Engine(abc.ABC, Generic[AnyRank]):
         )
         return read_want(body, self.tokenizer, limits, is_chat=is_chat)
 
+    def give_up(self, params: dict[str, Any]) -> None:
+        """Have the blocks of a refused request freed, as vLLM's connector does."""
+        handoff = Handoff.read(params)
+        if handoff is not None and self.spec.core.has_connector:
+            self.ranks[0].give_up(handoff)
+
     @property
     def url(self) -> str:
         """Base URL; valid once started."""
         return f"http://{self.spec.host}:{self.spec.port}"
 
     @property
-    def cores(self) -> list[ServingCore]:
+    def cores(self) -> Sequence[ServingCore]:
         """Of each rank."""
         return [rank.core for rank in self.ranks]
 
@@ -261,6 +274,20 @@ class SimulatedEngine(Engine[SimulatedRank]):
     def refuses(self) -> bool:
         """See `Engine`."""
         return self.faults.refuses
+
+    @property
+    def cores(self) -> Sequence[EngineCore]:
+        """See `Engine`."""
+        return [rank.core for rank in self.ranks]
+
+    def metrics(self) -> bytes:
+        """See `Engine`."""
+        has_nixl = self.spec.core.has_connector
+        by_rank = [
+            chain(serving_series(rank.core), nixl_series(rank.core) if has_nixl else ())
+            for rank in self.ranks
+        ]
+        return exposition(by_rank, self.spec.model)
 
     async def start(self) -> None:
         """Be reachable, with empty caches and no faults, where it was before if it was."""

@@ -105,6 +105,7 @@ class Generation:
             choice=copy,
             sampling=sampling,
             hands_off=bool(want.handoff.get("do_remote_decode")),
+            num_readers=want.num_readers,
             handoff=Handoff.read(want.handoff),
         )
 

@@ -8,6 +8,7 @@ import contextlib
 import os
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -17,6 +18,8 @@ from transload_engine.core.hashes import NO_SEED, HashAlgorithm
 from transload_engine.core.runner import Runner
 from transload_engine.core.settings import CoreSettings
 from transload_engine.server.engine import EngineSpec
+from transload_engine.server.kv_options import add_kv_options, transfer_settings
+from transload_engine.server.kv_transfer import Connect
 from transload_engine.server.model_engine import ModelEngine
 from transload_engine.server.options import add_options, event_ports
 from transload_engine.server.sampling import ModelDefaults
@@ -58,6 +61,7 @@ def model_parser() -> argparse.ArgumentParser:
     add("--kv-layout", default="LBHNC", help="how the cache lies in memory")
     add("--kv-dtype", choices=list(KV_DTYPES), default="auto")
     add("--seed", type=int, help="of the draws of requests that bring none")
+    add_kv_options(made)
     return made
 
 
@@ -66,11 +70,13 @@ class LoadedModel:
     """What an engine serves.
 
     Attributes:
+        connect: The way to other engines' blocks, and for theirs to these.
         vocab_size: Ids that it reads and chooses are below this.
     """
 
     spec: EngineSpec
     runner: Runner
+    connect: Connect
     vocab_size: int
     defaults: ModelDefaults
     tokenizer: Tokenizer
@@ -88,9 +94,12 @@ def load(given: argparse.Namespace) -> LoadedModel:
         from transload_engine.model.llama import Llama
         from transload_engine.model.placements import KvSettings, ModelName, make_descriptor
         from transload_engine.model.runner import TorchRunner
+        from transload_engine.server.kv_fetch import KvMemory
+        from transload_engine.server.kv_sockets import SocketTransfer
     except ModuleNotFoundError as error:
         raise ValueError(f"--model needs the packages of transload[engine]: {error}") from error
 
+    transfers = transfer_settings(given)
     tokenizer = FolderTokenizer(given.tokenizer or given.model)
     model = Llama.load(given.model)
     name = given.served_model_name or str(given.model)
@@ -101,7 +110,7 @@ def load(given: argparse.Namespace) -> LoadedModel:
         )
     max_tokens = given.max_model_len or most
     small = KvSettings(given.kv_layout, given.block_size, 2, KV_DTYPES[given.kv_dtype])
-    named = ModelName(name)
+    named = ModelName(name, weights=model.weights.digest)
     pools = make_descriptor(model.config, small, named).pools
     block_bytes = sum(pool.num_bytes for pool in pools) // small.num_blocks
     spec = _spec(given, name, max_tokens, _num_blocks(given, max_tokens, block_bytes))
@@ -110,6 +119,7 @@ def load(given: argparse.Namespace) -> LoadedModel:
     return LoadedModel(
         spec=spec,
         runner=TorchRunner(model, cache, given.seed),
+        connect=partial(SocketTransfer, KvMemory(cache.descriptor, cache.memory), transfers, name),
         vocab_size=model.config.vocab_size,
         defaults=ModelDefaults.read(given.model, model.config.eos_ids),
         tokenizer=tokenizer,
@@ -134,7 +144,8 @@ def _spec(
         max_batch_tokens=given.max_num_batched_tokens,
         schedules_async=False,
         caches_prefixes=given.enable_prefix_caching,
-        has_connector=False,
+        lease_s=given.kv_lease_duration,
+        fails_with_load=given.kv_load_failure_policy == "fail",
         has_events=given.events,
         has_int_names=given.event_hashes == "int",
         hash_algorithm=HashAlgorithm(given.prefix_caching_hash_algo),
@@ -159,6 +170,7 @@ async def running(loaded: LoadedModel) -> AsyncIterator[list[ModelEngine]]:
         engine = ModelEngine(
             loaded.spec,
             loaded.runner,
+            loaded.connect,
             loaded.vocab_size,
             loaded.defaults,
             context,

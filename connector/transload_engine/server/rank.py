@@ -64,14 +64,16 @@ class Rank(abc.ABC, Generic[Core]):
     def abort(self, request_id: str) -> None:
         """Nobody waits for a request any more; its receiver hears no more of it."""
         self._receivers.pop(request_id, None)
-        unread = self.core.abort(request_id)
-        if unread is not None:
-            self.give_up(unread)
+        self.let_go(request_id, self.core.abort(request_id))
         self._told.set()
 
     @abc.abstractmethod
+    def let_go(self, request_id: str, unread: Handoff | None) -> None:
+        """An aborted request needs nothing of others any more; a handoff that it has not read."""
+
+    @abc.abstractmethod
     def give_up(self, handoff: Handoff) -> None:
-        """Tell where a handoff comes from that it will not be read."""
+        """Tell where a handoff comes from that no request will read it."""
 
     @abc.abstractmethod
     def fail(self) -> None:

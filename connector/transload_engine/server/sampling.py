@@ -121,15 +121,6 @@ def refuse_unserved(body: Body, *, is_chat: bool) -> None:
             raise Refusal(f"`{name}` is not served by this engine", name)
     if body.get("add_special_tokens", not is_chat) is not (not is_chat):
         raise Refusal("`add_special_tokens` is not served by this engine", "add_special_tokens")
-    params = body.get("kv_transfer_params") or {}
-    for name in ("do_remote_decode", "do_remote_prefill"):
-        if params.get(name):
-            raise Refusal(
-                f"this engine has no KV connector: `kv_transfer_params['{name}']` cannot be served",
-                "kv_transfer_params",
-                status=501,
-                kind="NotImplementedError",
-            )
 
 
 def read_sampling(

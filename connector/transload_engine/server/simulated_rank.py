@@ -68,6 +68,11 @@ class SimulatedRank(Rank[EngineCore]):
         self._spawn(self._step_on())
         self._spawn(self._renew_leases())
 
+    def let_go(self, request_id: str, unread: Handoff | None) -> None:
+        """See `Rank`."""
+        if unread is not None:
+            self.give_up(unread)
+
     def give_up(self, handoff: Handoff) -> None:
         """See `Rank`."""
         self._spawn(self._end(handoff))

@@ -64,6 +64,7 @@ class Want:
         prompts: Tokens of each prompt; one, unless several were given.
         names_ids: Whether logprobs name tokens by their ids (`return_tokens_as_token_ids`).
         handoff: The request's `kv_transfer_params`, empty where it has none.
+        num_readers: Engines that will read the blocks of a prefill.
         sampling: How a model chooses tokens.
     """
 
@@ -84,6 +85,7 @@ class Want:
     cache_salt: str | None
     names_ids: bool = False
     handoff: Body = field(default_factory=dict)
+    num_readers: int = 1
     sampling: Sampling = GREEDY
 
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from transload_engine.core.blocks import Block
-from transload_engine.core.handoff import NEEDED, Handoff, Leases, Origin
+from transload_engine.core.handoff import NEEDED, Grant, Handoff, Leases, Origin
 
 ORIGIN = Origin("engine", "127.0.0.1", 7000)
 PARAMS: dict[str, Any] = ORIGIN.params("request", [4, 5], 20, 16)
@@ -43,6 +43,28 @@ def test_older_engines_list_blocks_flat_and_tell_no_hits() -> None:
 @pytest.mark.parametrize("missing", ["do_remote_prefill", *NEEDED])
 def test_without_a_field_there_is_nothing_to_load(missing: str) -> None:
     assert Handoff.read({**PARAMS, missing: None}) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "given"), [("remote_port", "7000"), ("remote_block_ids", {"0": [4]})]
+)
+def test_what_is_no_handoff_is_none(name: str, given: object) -> None:
+    assert Handoff.read({**PARAMS, name: given}) is None
+
+
+def test_a_lease_is_told_under_a_key_of_its_own() -> None:
+    own = Grant("request", "lease", [4, 5], 20, 1).params("generation")
+    assert own == {"transload": {"wire": "kvwire/1", "lease": "lease", "generation": "generation"}}
+    read = Handoff.read({**PARAMS, **own})
+    assert read == Handoff("engine", "request", "127.0.0.1", 7000, 2, 16, "lease", "generation")
+    assert read.speaks_wire
+
+
+@pytest.mark.parametrize("own", [None, [], {}, {"wire": "kvwire/2", "lease": "lease"}])
+def test_a_handoff_of_another_connector_speaks_another_way(own: object) -> None:
+    read = Handoff.read({**PARAMS, "transload": own})
+    assert read is not None
+    assert not read.speaks_wire
 
 
 @pytest.fixture

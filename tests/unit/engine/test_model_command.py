@@ -8,11 +8,9 @@ from pathlib import Path
 
 import openai
 import pytest
-from tokenizers import Tokenizer
-from tokenizers.models import WordLevel
-from tokenizers.pre_tokenizers import Whitespace
 
-from support.tiny_models import VOCABULARY, generate, some_tokens, write_checkpoint
+from support.reference_engines import write_model
+from support.tiny_models import generate, some_tokens
 from support.waiting import soon
 from transload_engine.__main__ import main
 from transload_engine.server import model_command
@@ -25,15 +23,7 @@ START_S = 50.0
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A checkpoint with a tokenizer of one word a token."""
-    folder = write_checkpoint("llama", tmp_path_factory.mktemp("model"))
-    words = {f"w{number}": number for number in range(VOCABULARY)}
-    fast = Tokenizer(WordLevel(words, unk_token="w0"))
-    fast.pre_tokenizer = Whitespace()
-    fast.save(str(folder / "tokenizer.json"))
-    config = {"eos_token": "w2", "chat_template": "{{ messages[0].content }} w5"}
-    (folder / "tokenizer_config.json").write_text(json.dumps(config))
-    return folder
+    return write_model(tmp_path_factory.mktemp("model"))
 
 
 def loaded(folder: Path, *arguments: str) -> LoadedModel:
@@ -122,7 +112,7 @@ def test_options_reach_the_engine(folder: Path) -> None:
     assert (found.block_size, found.max_model_tokens, found.num_blocks) == (8, 64, 33)
     assert (found.max_requests, found.max_batch_tokens) == (3, 2048)
     assert (found.caches_prefixes, found.has_int_names) == (False, False)
-    assert (found.hash_algorithm, found.has_connector) == ("sha256_cbor", False)
+    assert (found.hash_algorithm, found.has_connector) == ("sha256_cbor", True)
     whole = loaded(folder)
     assert whole.spec.model == str(folder)
     assert whole.spec.core.max_model_tokens == 512

@@ -26,10 +26,9 @@ def make(**settings: Any) -> ModelCore:
         "num_blocks": 11,
         "max_model_tokens": 40,
         "schedules_async": False,
-        "has_connector": False,
         **settings,
     }
-    return ModelCore(CoreSettings(**values), Origin("e", "127.0.0.1", 0), EOS)
+    return ModelCore(CoreSettings(**values), Origin("e", "127.0.0.1", 0), EOS, iter("xyz").__next__)
 
 
 class Driver:
@@ -233,10 +232,9 @@ def test_a_runner_that_chose_nothing_is_found_out() -> None:
         core.end([None], 0.0)
 
 
-@pytest.mark.parametrize("name", ["schedules_async", "has_connector"])
-def test_what_is_only_simulated_is_refused(name: str) -> None:
-    with pytest.raises(ValueError, match="neither schedules ahead nor hands off"):
-        make(**{name: True})
+def test_scheduling_ahead_is_refused() -> None:
+    with pytest.raises(ValueError, match="does not schedule ahead"):
+        make(schedules_async=True)
 
 
 def test_the_letters_depend_on_every_token() -> None:

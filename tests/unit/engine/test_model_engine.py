@@ -212,18 +212,6 @@ async def test_a_chats_template_sees_tools_and_what_else_is_given() -> None:
     assert refused.status_code == 400
 
 
-@pytest.mark.parametrize("name", ["do_remote_decode", "do_remote_prefill"])
-async def test_a_handoff_is_refused(server: ModelServer, name: str) -> None:
-    refused = await server.complete(kv_transfer_params={name: True})
-    assert refused.status_code == 501
-    error = refused.json()["error"]
-    assert error["message"] == (
-        f"this engine has no KV connector: `kv_transfer_params['{name}']` cannot be served"
-    )
-    assert error["param"] == "kv_transfer_params"
-    assert server.runner.steps == []
-
-
 async def test_prompts_are_of_the_models_vocabulary() -> None:
     async with serve_model(vocab_size=280) as server:
         assert (await server.complete(prompt=[279])).status_code == 200

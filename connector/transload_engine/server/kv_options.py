@@ -1,0 +1,45 @@
+"""Options of engines that hand blocks to others and load theirs, called as vLLM calls them."""
+
+import argparse
+import os
+from typing import Final
+
+from transload_engine.core.settings import CoreSettings
+from transload_engine.server.kv_transfer import TransferSettings
+
+TOKEN_VARIABLE: Final = "TRANSLOAD_KV_TOKEN"
+"""Holds the token where the command line does not; unlike that, others cannot list it."""
+
+POLICIES: Final = ("recompute", "fail")
+
+
+def add_kv_options(made: argparse.ArgumentParser) -> None:
+    """Add them to a parser."""
+    add, flag, default = made.add_argument, argparse.BooleanOptionalAction, TransferSettings()
+    add("--side-channel-host", default=default.host, help="where other engines read blocks")
+    add("--side-channel-port", type=int, default=default.port, help="0: any")
+    add("--kv-token", help=f"shared with other engines; default: {TOKEN_VARIABLE} if it is set")
+    add("--kv-lease-duration", type=float, default=CoreSettings().lease_s, help="seconds")
+    add("--kv-load-failure-policy", choices=POLICIES, default=POLICIES[0])
+    add("--kv-allow-lossy", action=flag, default=False, help="whether loads may round numbers")
+
+
+def transfer_settings(given: argparse.Namespace) -> TransferSettings:
+    """What the command line says of transfers.
+
+    Raises:
+        ValueError: A port is none, or a lease no time.
+    """
+    port, lease_s = given.side_channel_port, given.kv_lease_duration
+    if not 0 <= port <= 65_535:
+        raise ValueError(f"--side-channel-port: at most 65535, and 0 is any; got {port}")
+    if not lease_s > 0:
+        raise ValueError(f"--kv-lease-duration: more than 0 seconds; got {lease_s}")
+    token = given.kv_token or os.environ.get(TOKEN_VARIABLE)
+    return TransferSettings(
+        host=given.side_channel_host,
+        port=port,
+        token=token.encode() if token else None,
+        lease_s=lease_s,
+        allows_lossy=given.kv_allow_lossy,
+    )
