@@ -1,7 +1,6 @@
 """One session of a reader over its connections: requests in, futures' outcomes out.
 
-All of it runs in the client's IO thread. What is asked before the session is open waits for it;
-reads wait for a data stream, and for one of the places that a session has for reads.
+All of it runs in the client's IO thread. What is asked before the session is open waits for it.
 """
 
 import secrets
@@ -11,14 +10,11 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
 
-import msgspec
-
 from transload_abi.types import Descriptor
 from transload_abi.wire import reader_events as told
 from transload_abi.wire.errors import WireError
 from transload_abi.wire.frames import DATA_HEADER_BYTES, HEADER_BYTES
 from transload_abi.wire.holder_state import Incompatible
-from transload_abi.wire.limits import MAX_READS
 from transload_abi.wire.reader import ReaderSession
 from transload_abi.wire.reader_state import ReaderSettings, ReaderState
 from transload_abi.wire.session_events import SessionEnded
@@ -32,7 +28,7 @@ from transload_connector.transports.errors import (
     TransferError,
 )
 from transload_connector.transports.io_thread import RECHECK_S, IoThread
-from transload_connector.transports.outbox import MAX_BUFFERS
+from transload_connector.transports.reader_reads import ReadQueue
 from transload_connector.transports.reader_requests import (
     Asked,
     AskedOpen,
@@ -46,10 +42,6 @@ from transload_connector.transports.verdicts import Verdict, descriptor_of
 
 MESSAGE_PART_BYTES: Final = 1 << 16
 """Taken at once of what is no data."""
-
-MAX_READS_ASKED: Final = MAX_READS // 2
-"""At one time. The other half of what a session may have is for reads that were given up and whose
-end the holder has not said."""
 
 _USABLE: Final = (ReaderState.OPEN, ReaderState.FORGOING)
 
@@ -79,7 +71,6 @@ class ReaderLink:
     ) -> None:
         self._thread = thread
         self._machine = ReaderSession(settings, secrets.token_hex(32), thread.clock())
-        self._read_s = settings.deadlines.read_s
         self._address = address
         self._peer = name_of(address)
         self._num_streams = num_streams
@@ -94,8 +85,10 @@ class ReaderLink:
         self._num_attached = 0
         self._waiting: deque[Asked[Any]] = deque()
         self._asked: dict[int, Asked[Any]] = {}
-        self._waiting_reads: deque[Reading] = deque()
-        self._reads: dict[int, Reading] = {}
+        read_s = settings.deadlines.read_s
+        self._reads = ReadQueue(
+            thread, self._machine, self._peer, read_s, self._chosen_stream, self._why
+        )
         self._handoffs: weakref.WeakValueDictionary[str, OpenHandoff] = (
             weakref.WeakValueDictionary()
         )
@@ -144,21 +137,13 @@ class ReaderLink:
     def read(self, reading: Reading) -> None:
         """Read, now or when there is room."""
         if self.is_over:
-            error = PeerUnreachable(self._peer, reading.what, "the session has ended")
-            reading.fail(error)
-            return
-        reading.since = self._thread.clock()
-        self._waiting_reads.append(reading)
-        self._start_reads()
+            reading.fail(PeerUnreachable(self._peer, reading.what, "the session has ended"))
+        else:
+            self._reads.add(reading)
 
     def cancel(self, reading: Reading) -> None:
         """Give a read up."""
-        if reading.id in self._reads:
-            assert reading.id is not None
-            self._took(self._machine.cancel(reading.id, self._thread.clock()))
-        elif reading in self._waiting_reads:
-            self._waiting_reads.remove(reading)
-            reading.end_cancelled()
+        self._took(self._reads.cancel(reading))
 
     def end(self, reason: str) -> None:
         """End the session in order."""
@@ -179,7 +164,7 @@ class ReaderLink:
         due = self._machine.deadline()
         if due is not None:
             dues.append(due)
-        if self._waiting_reads:
+        if self._reads.has_waiting:
             dues.append(self._thread.clock() + RECHECK_S)
         return min(dues, default=None)
 
@@ -193,11 +178,8 @@ class ReaderLink:
         for each in list(self._handoffs.values()):
             if not each.gone and each.renew_at <= now:
                 self._renew(each, now)
-        while self._waiting_reads and self._waiting_reads[0].since + self._read_s <= now:
-            reading = self._waiting_reads.popleft()
-            error = TimedOut(self._peer, reading.what, f"no turn within {self._read_s:g} s")
-            reading.fail(error)
-        self._start_reads()
+        self._reads.fail_late(now)
+        self._reads.start()
 
     # What streams call.
 
@@ -216,7 +198,7 @@ class ReaderLink:
                 self._took(machine.feed(number, data, self._thread.clock()))
             return len(data)
         read, offset, left = expected
-        views = self._reads[read].sink.views(offset, left, MAX_BUFFERS)
+        views = self._reads.views(read, offset, left)
         num_bytes = sock.recv_into(views[0]) if len(views) == 1 else sock.recvmsg_into(views)[0]
         rest = num_bytes
         for view in views:
@@ -254,7 +236,8 @@ class ReaderLink:
 
     def _take(self, event: told.ReaderEvent) -> None:
         if isinstance(event, told.ReadComplete | told.ReadFailed):
-            self._end_read(event)
+            self._reads.end(event)
+            self._reads.start()
         elif isinstance(event, told.StreamReady | told.StreamFailed):
             self._take_stream(event)
         elif isinstance(event, told.Ready):
@@ -309,7 +292,7 @@ class ReaderLink:
             has_more = self._num_attached < self._ready.welcome.max_streams
             if was_ready and has_more and not self.is_over:
                 self._attach()
-        self._start_reads()
+        self._reads.start()
 
     def _answer(
         self,
@@ -356,32 +339,6 @@ class ReaderLink:
         if not asked.answer(handoff):
             self.end_share(release(handoff))
 
-    def _end_read(self, event: told.ReadComplete | told.ReadFailed) -> None:
-        reading = self._reads.pop(event.read)
-        stream = self._streams.get(reading.wanted.stream)
-        if stream is not None:
-            stream.num_due -= reading.num_bytes
-        if isinstance(event, told.ReadFailed) and event.why == "expired":
-            reading.handoff.gone = reading.handoff.gone or event.reason
-        outcome = self._outcome(reading, event)
-        # Later in the turn, when nothing of it refers to the sink's memory any more.
-        if not self._thread.post(outcome):
-            outcome()
-        self._start_reads()
-
-    def _outcome(
-        self, reading: Reading, event: told.ReadComplete | told.ReadFailed
-    ) -> Callable[[], None]:
-        if isinstance(event, told.ReadComplete):
-            return reading.succeed
-        if event.why == "cancelled":
-            return reading.end_cancelled
-        if event.why == "ended":
-            error = self._why(reading.what)
-        else:
-            error = failures.of_read(event, self._peer, reading.what)
-        return lambda: reading.fail(error)
-
     def _end(self) -> None:
         """The session has ended: nobody waits for it any more."""
         self.flush()
@@ -389,10 +346,8 @@ class ReaderLink:
             stream.close()
         for asked in self._waiting:
             self._fail(asked)
-        for reading in self._waiting_reads:
-            reading.fail(self._why(reading.what))
         self._waiting.clear()
-        self._waiting_reads.clear()
+        self._reads.fail_all()
 
     def _fail(self, asked: Asked[Any]) -> None:
         """The session has ended without an answer."""
@@ -421,30 +376,10 @@ class ReaderLink:
         handoff.plan_renewal(now)
         self.ask(renewal(handoff))
 
-    def _start_reads(self) -> None:
-        while self._waiting_reads and len(self._reads) < MAX_READS_ASKED and self.is_usable:
-            stream = self._chosen_stream()
-            if stream is None:
-                return
-            reading = self._waiting_reads[0]
-            if reading.handoff.gone:
-                self._waiting_reads.popleft()
-                gone = LeaseGone(self._peer, reading.what, reading.handoff.gone)
-                reading.fail(gone)
-                continue
-            wanted = msgspec.structs.replace(reading.wanted, stream=stream.number)
-            try:
-                id_ = self._machine.read(wanted, reading.num_bytes, self._thread.clock())
-            except ValueError:
-                # As many were given up as there is room for; some end by the next look.
-                return
-            self._waiting_reads.popleft()
-            reading.id, reading.wanted = id_, wanted
-            self._reads[id_] = reading
-            stream.num_due += reading.num_bytes
-
     def _chosen_stream(self) -> ReaderStream | None:
-        """The data stream with the least to come; None while the first is being attached."""
+        """The data stream with the least to come; None before there is one."""
+        if not self.is_usable:
+            return None
         if self._ready_streams:
             ready = (self._streams[number] for number in self._ready_streams)
             return min(ready, key=lambda each: each.num_due)
