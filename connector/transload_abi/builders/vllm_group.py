@@ -145,7 +145,7 @@ def groups_of(
                 window=window,
                 table=table,
                 null_block=NULL_BLOCK,
-                owner=owner_of(spec, facts.rank, _has_heads(content), content.heads),
+                owner=owner_of(spec, facts.rank, _has_heads(spec, content), content.heads),
                 opaque=interior.opaque,
             )
         )
@@ -176,8 +176,9 @@ def _state_tokens(spec: Spec) -> tuple[int, int]:
     return (spec.block_size, 1) if isinstance(spec, MambaSpec) else spec.state_tokens
 
 
-def _has_heads(content: Page) -> bool:
-    return any("H" in role.shape or role.role == "page" for role in content.roles)
+def _has_heads(spec: Spec, content: Page) -> bool:
+    of_heads = not isinstance(spec, MLAAttentionSpec | SlidingWindowMLASpec | CircularBufferSpec)
+    return any("H" in role.shape or (role.role == "page" and of_heads) for role in content.roles)
 
 
 def _kind(spec: Spec, content: Page) -> tuple[Kind, int]:

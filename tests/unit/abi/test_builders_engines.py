@@ -62,7 +62,7 @@ def test_a_trtllm_pool_of_floats_in_eight_bits_has_its_layers_scales() -> None:
         "f32:3f800000",
         "f32:40800000",
     ]
-    with pytest.raises(DescriptorError, match="codec 'none' has .* got 'e4m3'"):
+    with pytest.raises(DescriptorError, match=r"codec 'none' has .* got 'e4m3'"):
         trtllm.attention(MODEL, BLOCKS, HEADS._replace(dtype="e4m3"))
     with pytest.raises(MalformedDescriptor, match="scales"):
         trtllm.attention(MODEL, BLOCKS, HEADS._replace(dtype="e4m3"), scales=[(0.1, 1.0)] * 3)

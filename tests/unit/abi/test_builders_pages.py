@@ -300,6 +300,8 @@ def test_states_are_flattened_one_after_the_other() -> None:
         ({"class": "SlidingWindowSpec", "sliding_window": 96}, "sliding_window", 96),
         ({"class": "ChunkedLocalAttentionSpec", "attention_chunk_size": 48}, "chunked_local", 48),
         ({"class": "CrossAttentionSpec"}, "cross", 0),
+        ({"class": "RSWASpec", "rswa_window": 32}, "full", 0),
+        ({"class": "SinkFullAttentionSpec", "sink_len": 32}, "full", 0),
         (
             LATENT | {"class": "SlidingWindowMLASpec", "sliding_window": 512},
             "sliding_window_mla",
@@ -376,6 +378,86 @@ def test_bytes_that_do_not_come_to_the_format_contradict(
 ) -> None:
     with pytest.raises(Contradiction, match=message):
         group(FULL | fields, **interior)
+
+
+PACKED = FULL | {"dtype": "uint8"}
+NVFP4 = PACKED | {"kv_quant_mode": "NVFP4", "num_head_slots": 4, "state_content_bytes": 18}
+TURBO = PACKED | {"kv_quant_mode": "TURBOQUANT_4BIT_NC", "state_content_bytes": 38}
+V4 = LATENT | {
+    "head_size": 512,
+    "dtype": "uint8",
+    "model_version": "deepseek_v4",
+    "cache_dtype_str": "fp8_ds_mla",
+    "kv_quant_mode": "FP8_PER_TENSOR",
+}
+INT4 = PACKED | {"kv_quant_mode": "INT4_PER_TOKEN_HEAD", "state_content_bytes": 40}
+UNFIT: list[tuple[dict[str, Any], str, dict[str, Any], str]] = [
+    (NVFP4, "LBNHC", {"name": "nvfp4_linear"}, "NVFP4 pages need a slot in one piece"),
+    (NVFP4, "LHBNC", {"name": "nvfp4_msa"}, "NVFP4 pages need a slot in one piece"),
+    (NVFP4 | {"num_head_slots": 2}, "LBHNC", {"name": "nvfp4_msa"}, "two slots for each head"),
+    (NVFP4 | {"head_size": 24}, "LBHNC", {"name": "nvfp4_msa"}, "24 elements are no groups of 16"),
+    (NVFP4 | {"dtype": "int8"}, "LBHNC", {"name": "nvfp4_msa"}, "expected u8 elements, got i8"),
+    (NVFP4 | {"block_size": 6}, "LBHNC", {"name": "nvfp4_trtllm_gen"}, "6 states are no tiles"),
+    (PLANES | {"block_size": 12}, "LBHNC", {"name": "aiter_tiles"}, "12 states are no rows of 8"),
+    (FULL, "LBHNC", {"name": "planes"}, "planes need two slots"),
+    (TURBO, "LBNHC", {}, r"interior\.tables: .* nobody says which"),
+    (TURBO, "LBHNC", {"name": "turboquant_regions", "tables": "t"}, "heads inside of tokens"),
+    (TURBO | {"state_content_bytes": 40}, "LBNHC", {"tables": "t"}, "40 bytes is not the 38"),
+    (INT4, "LBHNC", {}, r"interior\.rotation: .* nobody says which"),
+    (INT4 | {"head_size_v": 16}, "LBHNC", {"rotation": "r"}, "K and V of different sizes"),
+    (INT4 | {"head_size": 33}, "LBHNC", {"rotation": "r"}, "33 elements are no groups of 2"),
+    (V4 | {"state_content_bytes": 600}, "LBHNC", {}, "600 bytes are none of 584, 528, 288"),
+    (V4 | {"state_content_bytes": 584}, "LBHNC", {"kv_lora_rank": 512}, "has 448 and 64 elements"),
+    (LATENT | {"kv_quant_mode": "NVFP4_DS_MLA"}, "LBHNC", {}, "NVFP4_DS_MLA of ''"),
+]
+
+
+@pytest.mark.parametrize(("spec", "layout", "interior", "message"), UNFIT)
+def test_a_packed_page_that_does_not_fit_is_refused(
+    spec: dict[str, Any], layout: str, interior: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(DescriptorError, match=message):
+        group(spec, layout, **interior)
+
+
+@pytest.mark.parametrize("kernel", [8, 16])
+def test_regions_are_each_kernel_blocks_own(kernel: int) -> None:
+    found = group(NVFP4, name="nvfp4_trtllm_gen", kernel_block_size=kernel)
+    n, page = 13, (1 * 5 + 4) * 4 * 16 * 18
+    side = n // kernel * kernel * 4 * 18 + page + 2 * kernel * 18
+    place = {"layer": 1, "block": 4, "H": 1, "N": n}
+    at = n % kernel
+    assert byte_of(found, "v", **place, D=2) == side + (kernel + at) * 16 + 1
+    scales = side + 2 * kernel * 16 + 1 * kernel * 2
+    assert byte_of(found, "v_group_scale", **place, G=1) == scales + at // 4 * 8 + 4 + at % 4
+
+
+@pytest.mark.parametrize("kernel", [8, 16])
+def test_tiles_are_each_kernel_blocks_own(kernel: int) -> None:
+    found = group(PLANES, name="aiter_tiles", kernel_block_size=kernel)
+    n, page = 13, (1 * 5 + 4) * 2 * 16 * 128
+    plane = kernel * 128
+    start = page + n // kernel * 2 * plane + plane + kernel * 64
+    at = n % kernel
+    place = {"layer": 1, "block": 4, "H": 1, "N": n, "D": 19}
+    assert byte_of(found, "v", **place) == start + (at // 8 * 32 * 8 + 19 * 8 + at % 8) * 2
+
+
+@pytest.mark.parametrize("layout", ["LBHNC", "LBNHC", "LHBNC"])
+def test_plain_planes_follow_the_layout(layout: str) -> None:
+    found = group(PLANES, layout, name="planes")
+    where = strides(read_spec(PLANES), layout, 3, 5)
+    start = 1 * where.layer + 4 * where.block + where.slot + 7 * where.state
+    place = {"layer": 1, "block": 4, "H": 1, "N": 7, "D": 19}
+    assert byte_of(found, "v", **place) == start + (32 + 19) * 2
+
+
+def test_nvfp4_carries_its_layers_scales() -> None:
+    found = group(NVFP4, name="nvfp4_linear")
+    assert found.codec.id == "block_scaled"
+    assert found.codec.params["scales.v"] == ["f32:40000000", "f32:40400000", "f32:40800000"]
+    with pytest.raises(Contradiction, match="no scales for"):
+        vllm.group_of(NVFP4, "LBHNC", PLACED, facts=FACTS, interior=Interior("nvfp4_linear"))
 
 
 @pytest.mark.parametrize(("layers", "step"), [(1, 0), (2, 5 * 4096)])

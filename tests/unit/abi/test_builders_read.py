@@ -215,3 +215,28 @@ def test_an_unknown_field_is_named_by_its_path(fields: dict[str, Any], path: str
 def test_a_configuration_without_blocks_is_malformed() -> None:
     with pytest.raises(MalformedDescriptor, match="num_blocks"):
         read_config({"kv_cache_tensors": [], "kv_cache_groups": []})
+
+
+REPLICA = {"class": "HiSparseResidentSpec", "block_size": 16, "page_size": 4096}
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"kv_cache_spec": REPLICA, "enable_kv_transfer": False},
+        {
+            "kv_cache_spec": REPLICA | {"class": "HiSparseHotSpec", "blocks_per_request": 4},
+            "enable_kv_transfer": False,
+        },
+        {"kv_cache_spec": FULL | {"class": "EncoderOnlyAttentionSpec"}},
+    ],
+)
+def test_what_no_other_can_read_has_no_specification(fields: dict[str, Any]) -> None:
+    group = {"layer_names": ["a.0", "a.1"]} | fields
+    assert read_config(config(kv_cache_groups=[group])).kv_cache_groups[0].specs == {}
+
+
+def test_a_replica_is_not_transferred() -> None:
+    group = {"layer_names": ["a.0"], "kv_cache_spec": REPLICA}
+    with pytest.raises(Contradiction, match="HiSparseResidentSpec that is to be transferred"):
+        read_config(config(kv_cache_groups=[group]))
