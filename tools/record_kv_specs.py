@@ -17,6 +17,7 @@ The answer is one object:
 import importlib
 import json
 import sys
+import types
 from fractions import Fraction
 from typing import Any
 
@@ -257,6 +258,22 @@ def models() -> dict[str, dict[str, Any]]:
     }
 
 
+def v4_model() -> dict[str, Any]:
+    """Layers of a model that keeps rows of several sorts in each of its blocks."""
+    specs = packed_specs()
+    names = {
+        "v4-c4": "attn",
+        "v4-indexer-132": "indexer.k_cache",
+        "v4-window": "swa_cache",
+        "v4-compressor-c4": "compressor.state_cache",
+    }
+    return {
+        f"model.layers.{number}.{name}": specs[spec]
+        for spec, name in names.items()
+        for number in range(2)
+    }
+
+
 def _layers(each: list[Any]) -> dict[str, Any]:
     return {f"model.layers.{number}.self_attn.attn": spec for number, spec in enumerate(each)}
 
@@ -278,6 +295,36 @@ def grouped(name: str, layers: dict[str, Any], layout: Any, kernel: int = 0) -> 
     return {"name": name, "kernel_block_size": kernel, "config": plain(found), "views": views}
 
 
+def on_the_host(layout: Any) -> Any:
+    """What the engine decides where latents lie in host memory and a part of them on the device."""
+    hisparse: Any = importlib.import_module("vllm.v1.hisparse.layout")
+    hisparse.ResolvedHiSparseConfig = types.SimpleNamespace(
+        from_vllm_config=lambda *_: types.SimpleNamespace(device_buffer_size=128)
+    )
+    specs = packed_specs()
+    latent = mla("auto", torch.bfloat16, is_index_group_leader=True)
+    layers = {
+        f"model.layers.{number}.{name}": spec
+        for number in range(2)
+        for name, spec in (("attn", latent), ("indexer.k_cache", specs["indexer-132"]))
+    }
+    engine = config.VllmConfig()
+    engine.cache_config.kv_cache_layout = layout.name
+    engine.cache_config.num_gpu_blocks_override = NUM_BLOCKS
+    engine.model_config = types.SimpleNamespace(
+        max_model_len=256, hf_config=types.SimpleNamespace(index_topk=64)
+    )
+    group = kv.KVCacheGroupSpec(list(layers), kv.UniformTypeKVCacheSpecs.from_specs(layers))
+    groups = hisparse._lay_out_hisparse_groups(engine, [group])
+    found = hisparse.get_hisparse_kv_cache_config(engine, groups, 1 << 24, 1 << 20)
+    found.kv_cache_layout = layout.name
+    views = {}
+    for tensor in found.kv_cache_tensors:
+        if tensor.layers[0] in layers:
+            views.update(_views(found, tensor, layout, 0))
+    return {"name": "on-the-host", "kernel_block_size": 0, "config": plain(found), "views": views}
+
+
 def _views(found: Any, tensor: Any, layout: Any, kernel: int) -> dict[str, Any]:
     raw = torch.zeros(tensor.size, dtype=torch.int8)
     group = next(g for g in found.kv_cache_groups if tensor.layers[0] in g.layer_names)
@@ -285,7 +332,8 @@ def _views(found: Any, tensor: Any, layout: Any, kernel: int) -> dict[str, Any]:
     if isinstance(spec, kv.UniformTypeKVCacheSpecs):
         spec = spec.kv_cache_specs[tensor.layers[0]]
     attention = kernel if isinstance(spec, kv.AttentionSpec) else 0
-    views = kv.create_kv_cache_views(raw, spec, found.num_blocks, layout, tensor, attention or None)
+    num_blocks = found.num_blocks_of(tensor)
+    views = kv.create_kv_cache_views(raw, spec, num_blocks, layout, tensor, attention or None)
     answer = {}
     for layer, view in zip(tensor.layers, views, strict=True):
         size = view.element_size()
@@ -308,6 +356,8 @@ def record() -> dict[str, Any]:
         for layout in layouts.KVCacheLayout
     ]
     configs += [grouped("alike", models()["alike"], layout, 8) for layout in layouts.KVCacheLayout]
+    by_block = layouts.KVCacheLayout.BLHNC
+    configs += [grouped("rows", v4_model(), by_block), on_the_host(by_block)]
     return {"single": singles, "configs": [each for each in configs if each is not None]}
 
 

@@ -33,12 +33,19 @@ __all__ = ["Facts", "Placed", "Scales", "descriptor", "group_of", "groups_of", "
 
 HOST_POOL: Final = "host"
 
+HOST_LAYOUT: Final = "LBNHC"
+"""Of a cache in host memory, whatever the device's is (`hisparse/layout.py` @ 0.32.0)."""
+
+Interiors = Interior | Sequence[Interior] | Mapping[str, Interior]
+"""Of all layers; or one for each of `kv_cache_groups`; or by layer name, as one group may hold
+several sorts of rows."""
+
 
 def descriptor(
     config: KVCacheConfig | Mapping[str, Any],
     *,
     facts: Facts,
-    interior: Interior | Sequence[Interior] = PACKED,
+    interior: Interiors = PACKED,
     layout: str | None = None,
 ) -> Descriptor:
     """The checked, canonical descriptor of one rank's cache.
@@ -49,7 +56,7 @@ def descriptor(
     Args:
         config: `KVCacheConfig` as `plain` gives it.
         facts: Of the model and the rank.
-        interior: Of all groups, or one for each of `kv_cache_groups`.
+        interior: Of all layers, see `Interiors`.
         layout: As `LBHNC`; None: `config.kv_cache_layout`.
 
     Raises:
@@ -59,13 +66,8 @@ def descriptor(
     layout = layout or config.kv_cache_layout
     if layout is None:
         raise Contradiction("no layout, neither here nor as an argument", "kv_cache_layout")
-    if isinstance(interior, Interior):
-        interior = [interior] * len(config.kv_cache_groups)
-    if len(interior) != len(config.kv_cache_groups):
-        raise Contradiction(
-            f"{len(interior)} interiors for {len(config.kv_cache_groups)} groups", "interior"
-        )
-    groups = _groups(config, facts, interior, layout)
+    interiors = _by_layer(config, interior)
+    groups = _groups(config, facts, interiors, layout)
     _check_placed(config, facts)
     found = Descriptor(
         abi=VERSION,
@@ -81,7 +83,7 @@ def descriptor(
 
 
 def _groups(
-    config: KVCacheConfig, facts: Facts, interiors: Sequence[Interior], layout: str
+    config: KVCacheConfig, facts: Facts, interiors: Mapping[str, Interior], layout: str
 ) -> list[Group]:
     """The groups of each tensor of the configuration that others could read."""
     tables = _tables(config)
@@ -96,11 +98,41 @@ def _groups(
             tensor.layers, num_blocks, tensor.layer_stride, tensor.block_stride, tensor.offset
         )
         found = groups_of(
-            spec, layout, placed, facts=facts, interior=interiors[table], table=table, pool=pool
+            spec,
+            HOST_LAYOUT if tensor.host_resident else layout,
+            placed,
+            facts=facts,
+            interior=_one_interior(interiors, tensor, f"kv_cache_tensors[{index}]"),
+            table=table,
+            pool=pool,
         )
         transferable = config.kv_cache_groups[table].enable_kv_transfer
         groups += [msgspec.structs.replace(group, transferable=transferable) for group in found]
     return groups
+
+
+def _by_layer(config: KVCacheConfig, interior: Interiors) -> Mapping[str, Interior]:
+    """The interior of each layer."""
+    if isinstance(interior, Mapping):
+        return interior
+    groups = config.kv_cache_groups
+    each = [interior] * len(groups) if isinstance(interior, Interior) else interior
+    if len(each) != len(groups):
+        raise Contradiction(f"{len(each)} interiors for {len(groups)} groups", "interior")
+    return {
+        name: one for one, group in zip(each, groups, strict=True) for name in group.layer_names
+    }
+
+
+def _one_interior(interiors: Mapping[str, Interior], tensor: KVCacheTensor, path: str) -> Interior:
+    """What all of a tensor's layers have."""
+    missing = [name for name in tensor.layers if name not in interiors]
+    if missing:
+        raise Contradiction(f"no interior for {missing[0][:MAX_QUOTED_CHARS]!r}", "interior")
+    found = interiors[tensor.layers[0]]
+    if any(interiors[name] != found for name in tensor.layers):
+        raise Contradiction("layers of several interiors", f"{path}.layers")
+    return found
 
 
 def _tables(config: KVCacheConfig) -> dict[str, int]:
@@ -175,6 +207,7 @@ def _pools(config: KVCacheConfig, facts: Facts, layout: str) -> tuple[Pool, ...]
         tensors = [each for each in config.kv_cache_tensors if each.host_resident is on_host]
         if not tensors:
             continue
+        by_block = (HOST_LAYOUT if on_host else layout)[0] == "B"
         steps = {tensor.block_stride for tensor in tensors}
         sizes = sorted({tensor.size for tensor in tensors})
         if len(sizes) > 1:
@@ -186,7 +219,7 @@ def _pools(config: KVCacheConfig, facts: Facts, layout: str) -> tuple[Pool, ...]
                 num_bytes=sizes[0],
                 num_blocks=_num_blocks(config, tensors[0]),
                 align=facts.align,
-                block_bytes=steps.pop() if layout[0] == "B" and len(steps) == 1 else 0,
+                block_bytes=steps.pop() if by_block and len(steps) == 1 else 0,
             )
         )
     return tuple(pools)

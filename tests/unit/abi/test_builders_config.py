@@ -25,6 +25,10 @@ MIXED_UP = [("states", "LHBNC")]
 """vLLM lays a group's block over two blocks of another: the id of neither would own its bytes."""
 
 
+ROWS = ("rows", "on-the-host")
+"""Of latents and of what is beside them: their elements are looked for by tests of their own."""
+
+
 def name_of(case: dict[str, Any]) -> str:
     return f"{case['name']}-{case['config']['kv_cache_layout']}-{case['kernel_block_size']}"
 
@@ -33,7 +37,11 @@ def is_mixed_up(case: dict[str, Any]) -> bool:
     return (case["name"], case["config"]["kv_cache_layout"]) in MIXED_UP
 
 
-SOUND = [pytest.param(case, id=name_of(case)) for case in CONFIGS if not is_mixed_up(case)]
+SOUND = [
+    pytest.param(case, id=name_of(case))
+    for case in CONFIGS
+    if not is_mixed_up(case) and case["name"] not in ROWS
+]
 
 
 def recorded(name: str, layout: str = "LBHNC") -> dict[str, Any]:
@@ -56,7 +64,10 @@ def spec_of(config: dict[str, Any], layer: str) -> dict[str, Any]:
 
 def test_the_recording_has_what_is_asked_of_it() -> None:
     names = {case["name"] for case in CONFIGS}
-    assert names == {"alike", "windows", "windows-odd", "chunks", "two-sizes", "states", "aligned"}
+    assert names == {
+        *("alike", "windows", "windows-odd", "chunks", "two-sizes", "states", "aligned"),
+        *ROWS,
+    }
     assert sum(case["kernel_block_size"] > 0 for case in CONFIGS) == 2
 
 
@@ -257,3 +268,81 @@ def test_a_configuration_that_contradicts_itself_is_refused(change: Any, message
     change(config)
     with pytest.raises(DescriptorError, match=message):
         vllm.descriptor(config, facts=FACTS)
+
+
+# --- rows of latents, and what is beside them
+
+
+WINDOWS = {f"model.layers.{number}.swa_cache": 4 + number for number in range(2)}
+"""A layer of DeepSeek V4 has two caches of latents: its window's counts as a layer of its own."""
+
+ROW_FACTS = vllm.Facts(model=MODEL, layer_numbers=WINDOWS)
+
+
+def beside(case: dict[str, Any]) -> dict[str, Interior]:
+    """By layer, as a caller that knows the model says."""
+    return {layer: interior_of(layer) for layer in case["views"]}
+
+
+def interior_of(layer: str) -> Interior:
+    if "indexer" in layer:
+        return Interior(name="indexer")
+    return Interior(name="compressor") if "compressor" in layer else Interior()
+
+
+def of_rows(name: str) -> dict[str, Any]:
+    return next(case for case in CONFIGS if case["name"] == name)
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_rows_of_several_sorts_are_where_the_workers_views_are(name: str) -> None:
+    case = of_rows(name)
+    found = vllm.descriptor(case["config"], facts=ROW_FACTS, interior=beside(case))
+    firsts = {"indexer": "index_k", "compressor": "state_kv"}
+    for layer, (offset, shape, strides) in case["views"].items():
+        role = next((firsts[part] for part in layer.split(".") if part in firsts), "latent")
+        number = vllm.layer_number(layer, WINDOWS)
+        group = next(g for g in found.groups if g.role(role) and number in g.layers)
+        for block in (0, shape[0] - 1):
+            place = {"layer": group.layers.index(number), "block": block}
+            assert byte_of(group, role, **place) == offset + block * strides[0]
+        assert group.roles[0].shape["N"] == shape[2]
+
+
+def test_one_cache_group_may_hold_latents_and_their_indexers() -> None:
+    case = of_rows("rows")
+    found = vllm.descriptor(case["config"], facts=ROW_FACTS, interior=beside(case))
+    assert [(g.id, g.kind, g.window, g.codec.id) for g in found.groups] == [
+        ("full.0", "full", 0, "block_scaled"),
+        ("mla.0", "mla", 0, "block_scaled"),
+        ("sliding_window_mla.1", "sliding_window_mla", 128, "block_scaled"),
+        ("sliding_window.2", "sliding_window", 8, "none"),
+    ]
+    assert [g.places[0].page_bytes for g in found.groups] == [8640, 37440, 37440, 32832]
+    assert found.pools[0].block_bytes == 92160
+
+
+def test_interiors_by_layer_are_due_for_each_and_agree_in_a_tensor() -> None:
+    case = of_rows("rows")
+    each = beside(case)
+    lacking = {name: each[name] for name in list(each)[1:]}
+    with pytest.raises(Contradiction, match=r"interior: no interior for 'model\.layers\.0\.attn'"):
+        vllm.descriptor(case["config"], facts=FACTS, interior=lacking)
+    other = each | {"model.layers.1.attn": Interior(float8="e4m3fnuz")}
+    with pytest.raises(Contradiction, match=r"tensors\[0\]\.layers: layers of several interiors"):
+        vllm.descriptor(case["config"], facts=FACTS, interior=other)
+
+
+def test_what_the_device_keeps_of_a_cache_on_the_host_is_left_out() -> None:
+    case = of_rows("on-the-host")
+    found = vllm.descriptor(case["config"], facts=FACTS, interior=beside(case))
+    assert [(g.id, g.table, g.transferable, g.places[0].pools) for g in found.groups] == [
+        ("mla.0", 0, True, ("host",)),
+        ("full.1", 1, True, ("kv",)),
+    ]
+    pools = {pool.id: pool for pool in found.pools}
+    assert {name: (p.memory, p.num_bytes, p.block_bytes) for name, p in pools.items()} == {
+        "host": ("host", 1032192, 0),
+        "kv": ("device", 516096, 73728),
+    }
+    assert found.groups[0].places[0].layer_stride == 516096
