@@ -17,6 +17,7 @@ from tokenizers.pre_tokenizers import Whitespace
 from support.router_server import Metrics
 from support.tiny_models import VOCABULARY, write_checkpoint
 from transload_abi.wire.deadlines import ReaderDeadlines
+from transload_engine.server.kv_fetch import KvMemory
 from transload_engine.server.kv_sockets import SocketTransfer
 from transload_engine.server.model_command import load, model_parser, running
 
@@ -40,11 +41,16 @@ def write_model(folder: Path, family: str = "llama") -> Path:
 
 
 class Asked:
-    """An engine, in this process or another, as its clients see it."""
+    """An engine, in this process or another, as its clients see it.
 
-    def __init__(self, url: str, client: httpx.AsyncClient) -> None:
+    Attributes:
+        memory: Its cache, of one in this process.
+    """
+
+    def __init__(self, url: str, client: httpx.AsyncClient, memory: KvMemory | None = None) -> None:
         self.url = url
         self.client = client
+        self.memory = memory
 
     async def complete(self, prompt: Sequence[int], **more: Any) -> httpx.Response:
         body = {
@@ -114,14 +120,13 @@ async def serve_reference(
     """
     given = ["--model", str(folder), "--served-model-name", MODEL, "--port", "0", *arguments]
     loaded = load(model_parser().parse_args(given))
+    assert isinstance(loaded.connect, partial)
+    memory, settings, name = loaded.connect.args
     if deadlines is not None:
-        connect = loaded.connect
-        assert isinstance(connect, partial)
-        memory, settings, name = connect.args
         quick = replace(settings, reader_deadlines=deadlines)
         loaded = replace(loaded, connect=partial(SocketTransfer, memory, quick, name))
     async with (
         running(loaded) as (engine,),
         httpx.AsyncClient(base_url=engine.url, trust_env=False, timeout=30) as client,
     ):
-        yield Asked(engine.url, client)
+        yield Asked(engine.url, client, memory)

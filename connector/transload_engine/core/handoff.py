@@ -23,7 +23,8 @@ WIRE: Final = "kvwire/1"
 """How blocks are read: `connector/WIRE.md`."""
 
 OWN_KEY: Final = "transload"
-"""Of `kv_transfer_params`: holds `wire`, `lease` and `generation`."""
+"""Of `kv_transfer_params`: holds `wire`, `lease`, `generation`, and `readers` where there are
+several."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,7 @@ class Handoff:
         num_cached_tokens: What prefill found in its cache; None where it does not say.
         lease: Under which the blocks are held; empty where they are not read by `WIRE`.
         generation: Of the engine that holds them; likewise.
+        num_readers: Engines that the blocks are held for.
     """
 
     engine_id: str
@@ -44,6 +46,7 @@ class Handoff:
     num_cached_tokens: int | None = None
     lease: str = ""
     generation: str = ""
+    num_readers: int = 1
 
     @property
     def speaks_wire(self) -> bool:
@@ -72,6 +75,7 @@ class Handoff:
             num_cached_tokens=params.get("remote_prefill_cached_tokens"),
             lease=str(own.get("lease", "")),
             generation=str(own.get("generation", "")),
+            num_readers=own.get("readers", 1),
         )
 
 
@@ -124,7 +128,10 @@ class Grant:
 
     def params(self, generation: str) -> dict[str, Any]:
         """What an answer carries of it besides NIXL's names."""
-        return {OWN_KEY: {"wire": WIRE, "lease": self.lease, "generation": generation}}
+        own: dict[str, Any] = {"wire": WIRE, "lease": self.lease, "generation": generation}
+        if self.num_readers > 1:
+            own["readers"] = self.num_readers
+        return {OWN_KEY: own}
 
 
 @dataclass(eq=False)

@@ -59,9 +59,8 @@ def _check_prefill(params: dict[str, Any], want: Want) -> None:
         raise _refusal("do_remote_decode", "is for one answer", f"n={want.num_choices}")
     if want.streams:
         raise _refusal("do_remote_decode", "needs an answer that can carry it", "stream=true")
-    readers = params.get(READERS_KEY)
-    if readers is not None and (type(readers) is not int or not 1 <= readers <= MAX_READERS):
-        raise _refusal(READERS_KEY, f"is a number of 1 to {MAX_READERS}", repr(readers))
+    if params.get(READERS_KEY) is not None:
+        _check_readers(params[READERS_KEY], READERS_KEY)
 
 
 def _check_load(params: dict[str, Any]) -> None:
@@ -83,6 +82,12 @@ def _check_load(params: dict[str, Any]) -> None:
     if own.get("wire") == WIRE:
         for name in ("lease", "generation"):
             _check_name(own, name, f"{OWN_KEY}.{name}")
+        _check_readers(own.get("readers", 1), f"{OWN_KEY}.readers")
+
+
+def _check_readers(readers: object, path: str) -> None:
+    if type(readers) is not int or not 1 <= readers <= MAX_READERS:
+        raise _refusal(path, f"is a number of 1 to {MAX_READERS}", repr(readers))
 
 
 def _check_name(holder: dict[str, Any], name: str, path: str) -> None:

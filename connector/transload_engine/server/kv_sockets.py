@@ -6,6 +6,8 @@
   handoff. It is opened when the first of them is expected, and from then on renewed; it is ended
   behind the last.
 * `done` is said behind the last byte that is in its place, `release` where nothing came of it.
+* Where no share can be had, as the blocks do not become blocks of this engine, the handoff is
+  forgone. One that others may read as well is left to them and to its time.
 """
 
 import time
@@ -18,7 +20,7 @@ from transload_abi.wire.deadlines import Terms
 from transload_abi.wire.errors import WireError
 from transload_abi.wire.ledger import Freed
 from transload_abi.wire.limits import MAX_NAME_CHARS
-from transload_connector.transports.errors import TransferError
+from transload_connector.transports.errors import PeerRefused, TransferError
 from transload_connector.transports.holder_server import HolderServer
 from transload_connector.transports.reader_client import ReaderClient
 from transload_connector.transports.reader_requests import OpenHandoff
@@ -57,11 +59,13 @@ class _Share:
     """This engine's share of one handoff.
 
     Attributes:
+        handoff: As the first request brought it.
         users: Requests that want it, or have been given it.
         is_read: Whether one of them had all that it wanted.
     """
 
-    def __init__(self, opening: Future[OpenHandoff]) -> None:
+    def __init__(self, handoff: Handoff, opening: Future[OpenHandoff]) -> None:
+        self.handoff = handoff
         self.opening = opening
         self.users: set[str] = set()
         self.is_read = False
@@ -137,7 +141,7 @@ class SocketTransfer:
                 request_id[-MAX_NAME_CHARS:],
                 generation=name.generation,
             )
-            share = self._shares[name] = _Share(opening)
+            share = self._shares[name] = _Share(handoff, opening)
         share.users.add(request_id)
         self._expected[request_id] = name
 
@@ -169,7 +173,7 @@ class SocketTransfer:
 
     def forgo(self, handoff: Handoff) -> None:
         """See `Transfer`."""
-        if handoff.speaks_wire:
+        if handoff.speaks_wire and handoff.num_readers == 1:
             address = (handoff.host, handoff.port)
             name, lease = handoff.request_id, handoff.lease
             self._client.forgo(address, name, lease, generation=handoff.generation)
@@ -205,8 +209,12 @@ class SocketTransfer:
         if share.users:
             return
         del self._shares[name]
-        if share.opening.cancel() or share.opening.cancelled() or share.opening.exception():
-            # One that opens none the less is released by the client, as nobody has it.
+        if share.opening.cancel() or share.opening.cancelled():
+            # If it opens none the less, the client releases it, as nobody has it.
             return
-        end = self._client.done if share.is_read else self._client.release
-        end(share.opening.result())
+        error = share.opening.exception()
+        if error is None:
+            end = self._client.done if share.is_read else self._client.release
+            end(share.opening.result())
+        elif isinstance(error, PeerRefused):
+            self.forgo(share.handoff)

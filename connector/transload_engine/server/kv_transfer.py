@@ -65,7 +65,7 @@ class Transfer(Protocol):
         """
 
     def forgo(self, handoff: Handoff) -> None:
-        """Nobody will read these blocks: have them freed for all."""
+        """Nobody here will read these blocks: have them freed, unless others may read them."""
 
     def close(self) -> None:
         """End all; may block, so not in the loop. All grants have been freed when it returns."""

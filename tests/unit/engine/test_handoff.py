@@ -60,6 +60,13 @@ def test_a_lease_is_told_under_a_key_of_its_own() -> None:
     assert read.speaks_wire
 
 
+def test_several_readers_are_told_of() -> None:
+    own = Grant("request", "lease", [4, 5], 20, 3).params("generation")
+    read = Handoff.read({**PARAMS, **own})
+    assert read is not None
+    assert read.num_readers == 3
+
+
 @pytest.mark.parametrize("own", [None, [], {}, {"wire": "kvwire/2", "lease": "lease"}])
 def test_a_handoff_of_another_connector_speaks_another_way(own: object) -> None:
     read = Handoff.read({**PARAMS, "transload": own})

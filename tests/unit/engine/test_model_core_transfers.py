@@ -85,7 +85,7 @@ def test_a_prefills_blocks_are_granted_and_told_of() -> None:
     assert driver.core.take_grants() == []
     assert output.handoff == {
         **driver.core.origin.params("a", [1, 2, 3], 10, 0),
-        "transload": {"wire": "kvwire/1", "lease": "lease-0", "generation": "e"},
+        "transload": {"wire": "kvwire/1", "lease": "lease-0", "generation": "e", "readers": 2},
     }
     assert driver.core.num_held == 1
 

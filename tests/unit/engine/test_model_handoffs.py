@@ -27,9 +27,7 @@ PARAMS: dict[str, Any] = {
     "remote_prefill_cached_tokens": 4,
     "transload": {"wire": "kvwire/1", "lease": "lease", "generation": "p"},
 }
-REFUSED = FailedLoad(
-    LoadProblem.REFUSED, "at 10.0.0.1:7000: model.weights: others", "model.weights"
-)
+REFUSED = FailedLoad(LoadProblem.REFUSED, "open at 10.0.0.1:7000: refuse: no", "model.weights")
 
 
 def fill(server: ModelServer, prompt: list[int] = PROMPT) -> None:
@@ -87,6 +85,7 @@ async def test_a_prefills_answer_says_where_its_blocks_are(server: ModelServer) 
             "wire": "kvwire/1",
             "lease": grant.lease,
             "generation": server.transfer.generation,
+            "readers": 3,
         },
     }
     assert len(grant.lease) == 32
@@ -232,6 +231,7 @@ async def test_an_engine_that_stops_gives_all_back() -> None:
         ({**PARAMS, "transload": "x"}, {}, "transload` is an object; got str"),
         ({**PARAMS, "transload": {"wire": "kvwire/1", "lease": "l"}}, {}, "got NoneType"),
         ({**PARAMS, "transload": {**PARAMS["transload"], "lease": ""}}, {}, "got 0 characters"),
+        ({**PARAMS, "transload": {**PARAMS["transload"], "readers": 0}}, {}, "65536; got 0"),
     ],
 )
 async def test_what_no_handoff_can_come_of_is_refused_by_name(
