@@ -1,5 +1,6 @@
 """A holder and readers over loopback sockets, with blocks whose bytes tell what they are."""
 
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -8,12 +9,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+import pytest
+
 from transload_abi.builders.by_hand import packed_pool, role
 from transload_abi.types import Descriptor, Group, Model, Owner, Rope
 from transload_abi.wire import messages
 from transload_abi.wire.deadlines import HolderDeadlines, ReaderDeadlines, Terms
 from transload_abi.wire.ledger import Freed
 from transload_abi.wire.payload import payload_of
+from transload_connector.transports import holder_connections, sockets
 from transload_connector.transports.holder_server import HolderServer
 from transload_connector.transports.reader_client import ReaderClient
 from transload_connector.transports.reader_requests import OpenHandoff
@@ -155,6 +159,16 @@ def pair(
         client(holder.descriptor, token=token, num_streams=num_streams, deadlines=waits) as reader,
     ):
         yield holder, reader
+
+
+def shrink_buffers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the kernel take 128 KiB of a holder's data, and no more."""
+
+    def tune(sock: socket.socket) -> None:
+        sockets.tune(sock)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 16)
+
+    monkeypatch.setattr(holder_connections, "tune", tune)
 
 
 def soon(future: Future[T]) -> T:

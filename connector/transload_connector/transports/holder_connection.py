@@ -23,13 +23,9 @@ from transload_abi.wire.reception import Link
 from transload_connector.transports.data_frames import DataFrames
 from transload_connector.transports.outbox import Outbox
 
-MAX_UNPROVEN_BYTES: Final = 4096
-"""Of a peer that has not proven the token: a hello with names of usual length has 300 bytes, a
-proof 92. A message of 64 KiB takes up to 30 ms to decode, which strangers shall not ask for."""
-
 DESCRIPTOR_PART_BYTES: Final = 1 << 16
 REQUEST_PART_BYTES: Final = 4096
-"""Taken at once of requests; what they are answered is then some 4 MB at most, if all of them open
+"""Taken at once of messages; what they are answered is then some 4 MB at most, if all of them open
 handoffs with the longest lists."""
 
 MAX_OWED_BYTES: Final = 1 << 16
@@ -37,8 +33,6 @@ MAX_OWED_BYTES: Final = 1 << 16
 
 LINGER_S: Final = 1.0
 """For the peer to take the last message, and to close."""
-
-_UNPROVEN: Final = (HolderState.HELLO, HolderState.PROOF)
 
 
 class Job:
@@ -102,7 +96,6 @@ class HolderConnection:
         self._jobs: deque[Job] = deque()
         self._frame: tuple[HolderSession, int, int] | None = None
         self._num_owed = 0
-        self._num_unproven = 0
         self._closes: float | None = None
         self._is_pumping = False
         self._stall_s = stall_s
@@ -194,22 +187,12 @@ class HolderConnection:
         if not data:
             self._lose()
         elif self._closes is None:
-            self._feed(data)
+            self._tell(lambda: self.link.feed(data, self._owner.now()))
 
     def _num_wanted(self) -> int:
         session = self.link.session
-        if session is None or session.state in _UNPROVEN:
-            return MAX_UNPROVEN_BYTES - self._num_unproven
-        is_next = session.state is HolderState.DESCRIPTOR
+        is_next = session is not None and session.state is HolderState.DESCRIPTOR
         return DESCRIPTOR_PART_BYTES if is_next else REQUEST_PART_BYTES
-
-    def _feed(self, data: bytes) -> None:
-        self._num_unproven += len(data)
-        self._tell(lambda: self.link.feed(data, self._owner.now()))
-        session = self.link.session
-        is_unproven = session is None or session.state in _UNPROVEN
-        if is_unproven and self._num_unproven >= MAX_UNPROVEN_BYTES and not self.link.is_over:
-            self.end(f"more than {MAX_UNPROVEN_BYTES} bytes, and no proof")
 
     def _tell(self, happens: Callable[[], list[HolderEvent]]) -> None:
         self._owner.took(self, happens())
@@ -271,6 +254,7 @@ class HolderConnection:
             self._owner.owes(session)
 
     def _linger(self) -> None:
+        self._jobs.clear()
         if self._closes is None:
             self._closes = self._owner.now() + LINGER_S
             self._sock.shutdown(socket.SHUT_WR)

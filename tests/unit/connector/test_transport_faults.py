@@ -1,7 +1,9 @@
 """Either side dies, hangs or starts anew: named errors, never wrong bytes, and no leak."""
 
 import signal
+import socket
 from concurrent.futures import CancelledError, Future
+from contextlib import ExitStack
 
 import pytest
 
@@ -16,6 +18,7 @@ from support.transport_world import (
     num_descriptors,
     open_,
     pair,
+    shrink_buffers,
     soon,
     threads,
     until,
@@ -35,6 +38,12 @@ from transload_connector.transports.reader_requests import OpenHandoff
 BLOCKS = list(range(64))
 BLOCK_BYTES = LARGE.pools[0].block_bytes
 IMPATIENT = ReaderDeadlines(opening_s=0.4, answer_s=0.4, stall_s=0.4, read_s=20.0, idle_s=20.0)
+
+
+@pytest.fixture
+def small_buffers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No frame of `LARGE` is with the kernel at once."""
+    shrink_buffers(monkeypatch)
 
 
 def open_by(proxy: Proxy, reader: ReaderClient) -> OpenHandoff:
@@ -101,15 +110,19 @@ def test_an_open_in_a_session_that_its_holder_has_ended_is_tried_once_more() -> 
     with pair() as (holder, reader), Proxy(holder.address) as proxy:
         holder.grant("h1", [1])
         holder.grant("h2", [2])
-        soon(reader.open(proxy.address, "h1", "l-h1", "r"))
+        first = soon(reader.open(proxy.address, "h1", "l-h1", "r"))
+        until(lambda: holder.server.stats().num_connections == 3, "all streams are there")
+        soon(reader.confirm(first))
+        before = proxy.num_bytes
         proxy.pause()
         opening = reader.open(proxy.address, "h2", "l-h2", "r")
-        until(lambda: holder.server.stats().num_connections == 3, "the session is there")
+        until(lambda: proxy.num_bytes > before, "the answer is under way")
         proxy.cut(0)
         proxy.resume()
         assert soon(opening).num_tokens == 4
 
 
+@pytest.mark.usefixtures("small_buffers")
 def test_the_blocks_of_a_reader_that_was_killed_are_freed_by_the_lease() -> None:
     holder = Holder(LARGE, terms=Terms(term_s=2.0, max_hold_s=2.0))
     with holder.server, Proxy(holder.address) as proxy:
@@ -117,12 +130,13 @@ def test_the_blocks_of_a_reader_that_was_killed_are_freed_by_the_lease() -> None
         process = ReaderProcess(proxy.address, "h")
         proxy.pause()
         process.read((1, 63))
-        until(lambda: holder.server.stats().num_bytes_sent > BLOCK_BYTES, "the read has begun")
+        until(lambda: holder.server.stats().num_copied, "a frame is under way")
         process.kill()
         assert holder.wait_freed()[0].end == "expired"
         until(lambda: not holder.server.stats().num_connections, "its connections are closed")
 
 
+@pytest.mark.usefixtures("small_buffers")
 def test_a_lease_that_ends_in_the_middle_of_a_read_brings_no_bytes() -> None:
     holder = Holder(LARGE, terms=Terms(term_s=0.5, max_hold_s=0.5))
     holder.overwrites = True
@@ -131,8 +145,9 @@ def test_a_lease_that_ends_in_the_middle_of_a_read_brings_no_bytes() -> None:
         handoff = open_by(proxy, reader)
         proxy.pause()
         reading, sink = read_all(reader, handoff)
-        until(lambda: holder.server.stats().num_bytes_sent > BLOCK_BYTES, "the read has begun")
+        until(lambda: holder.server.stats().num_copied, "a frame is under way")
         until(lambda: not holder.server.stats().num_held, "the lease is over")
+        assert not holder.freed, "nor is what is being copied"
         proxy.resume()
         with pytest.raises(LeaseGone):
             soon(reading)
@@ -174,6 +189,7 @@ def test_a_read_ends_with_its_data_stream_and_the_next_one_has_another() -> None
         again, sink = read_all(reader, handoff)
         assert soon(again) == len(sink)
         assert sink == holder.memory[BLOCK_BYTES:]
+        until(lambda: holder.server.stats().num_connections == 2, "there is another stream")
 
 
 def test_a_cancelled_read_gives_its_memory_back_and_the_session_goes_on() -> None:
@@ -232,6 +248,48 @@ def test_nobody_there_is_unreachable() -> None:
             soon(reader.open(holder.address, "h", "l-h", "r"))
         with pytest.raises(PeerUnreachable, match="open of handoff 'h' at nowhere"):
             soon(reader.open(("nowhere.invalid", 1), "h", "l-h", "r"))
+
+
+@pytest.mark.parametrize("accepts", [False, True])
+def test_who_does_not_answer_at_all_is_given_up_in_time(accepts: bool) -> None:
+    """A full backlog drops what would connect; who accepts and says nothing is as bad."""
+    with ExitStack() as stack:
+        backlog = 8 if accepts else 0
+        listener = stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=backlog))
+        if not accepts:
+            stack.enter_context(socket.create_connection(listener.getsockname()))
+        reader = stack.enter_context(client(deadlines=IMPATIENT))
+        opening = reader.open(listener.getsockname(), "h", "l-h", "r")
+        with pytest.raises(TimedOut, match="no welcome" if accepts else "no connection in time"):
+            soon(opening)
+
+
+def test_a_share_that_nobody_waits_for_any_more_is_released() -> None:
+    with pair() as (holder, reader), Proxy(holder.address) as proxy:
+        holder.grant("h1", [1])
+        holder.grant("h2", [2])
+        first = soon(reader.open(proxy.address, "h1", "l-h1", "r"))
+        proxy.pause()
+        opening = reader.open(proxy.address, "h2", "l-h2", "r")
+        assert opening.cancel()
+        proxy.resume()
+        (freed,) = holder.wait_freed()
+        assert (freed.handoff, freed.end, freed.num_ended) == ("h2", "ended", 1)
+        assert first.gone == ""
+
+
+def test_a_session_that_takes_nothing_holds_up_no_other() -> None:
+    with pair(LARGE) as (holder, slow), Proxy(holder.address) as proxy, client(LARGE) as quick:
+        holder.grant("h", BLOCKS, readers=2)
+        handoff = open_by(proxy, slow)
+        proxy.pause()
+        readings = [read_all(slow, handoff)[0] for _ in range(4)]
+        other = soon(quick.open(holder.address, "h", "l-h", "r2"))
+        reading, sink = read_all(quick, other)
+        assert soon(reading) == len(sink)
+        assert not any(each.done() for each in readings)
+        proxy.resume()
+        assert [soon(each) for each in readings] == [len(sink)] * 4
 
 
 def test_nothing_is_left_behind_and_all_blocks_are_given_back() -> None:
