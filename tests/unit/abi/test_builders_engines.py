@@ -232,6 +232,11 @@ def test_what_cannot_be_is_refused(build: Callable[..., Descriptor]) -> None:
         build(MODEL, BLOCKS._replace(layers=()), HEADS)
 
 
+def test_latents_of_no_dtype_are_refused() -> None:
+    with pytest.raises(UnknownPart, match="no dtype 'e3m4'"):
+        lmcache.latent(MODEL, BLOCKS, dtype="e3m4")
+
+
 def test_a_null_block_is_the_callers() -> None:
     d = trtllm.attention(MODEL, BLOCKS._replace(null_block=4), HEADS)
     assert d.groups[0].null_block == 4
