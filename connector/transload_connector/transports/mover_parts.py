@@ -309,22 +309,16 @@ class _Compiler:
 
 def _sinks(pair: Pair, block_bytes: int) -> tuple[Sink, ...]:
     """Runs of the destination's blocks that are a block's payload; none if that has other parts."""
-    lanes = [lane for lane in pair.lanes if lane.templates or lane.conversions]
-    if len(lanes) != 1 or lanes[0].conversions or lanes[0].src.parts != lanes[0].dst.parts:
+    if len(pair.lanes) != 1 or not pair.lanes[0].src.parts == pair.lanes[0].dst.parts == 1:
         return ()
-    (lane,) = lanes
-    if lane.src.parts != 1:
-        return ()
+    (lane,) = pair.lanes
     num_runs = sum(prod(loop[0] for loop in each.loops) for each in lane.templates)
     if num_runs * MIN_SINK_BYTES > block_bytes:
         return ()
+    # No byte is copied twice, so those of all runs are the payload where they are as many.
     found = sorted(sink for template in lane.templates for sink in _runs(template))
-    end = 0
-    for sink in found:
-        if sink.payload != end:
-            return ()
-        end += sink.num_bytes
-    return tuple(_joined(found)) if end == block_bytes else ()
+    is_all = sum(sink.num_bytes for sink in found) == block_bytes
+    return tuple(_joined(found)) if is_all else ()
 
 
 def _runs(template: Template) -> Iterator[Sink]:

@@ -8,12 +8,12 @@ import torch
 from msgspec.structs import replace
 
 from support import abi_formats as formats
-from support.abi_moves import regroup, with_heads
+from support.abi_moves import regroup, with_heads, with_layers
 from support.abi_pages import Shape as PageShape
 from support.abi_placements import PLACEMENTS, Shape
 from support.wire_payloads import blank, shared, tables, transfer
 from transload_abi import oracle
-from transload_abi.errors import PlanError
+from transload_abi.errors import PlanError, Refused
 from transload_abi.types import Descriptor
 from transload_abi.wire.messages import Table
 from transload_abi.wire.payload import payload_of
@@ -99,23 +99,62 @@ def test_short_runs_are_staged() -> None:
     assert not plan.is_direct
 
 
-def test_pages_with_many_pads_are_not_sent_whole() -> None:
-    lean = PLACEMENTS["LBHNC"](SHAPE)
-    (group,), (pool,) = lean.groups, lean.pools
+def _padded(d: Descriptor, num_bytes: int) -> Descriptor:
+    """Layers outermost, with pads behind each page."""
+    (group,), (pool,) = d.groups, d.pools
     (place,) = group.places
-    twice = replace(
-        place,
-        page_bytes=2 * place.page_bytes,
-        block_stride=2 * place.block_stride,
-        layer_stride=2 * place.layer_stride,
-    )
-    padded = replace(
-        regroup(lean, places=(twice,)), pools=(replace(pool, num_bytes=2 * pool.num_bytes),)
-    )
+    page = place.page_bytes + num_bytes
+    padded = replace(place, page_bytes=page, block_stride=page, layer_stride=page * pool.num_blocks)
+    size = page * pool.num_blocks * len(group.layers)
+    return replace(regroup(d, places=(padded,)), pools=(replace(pool, num_bytes=size),))
+
+
+@pytest.mark.parametrize(("pads", "form"), [(1024, "page"), (16384, "elements")])
+def test_pages_are_sent_whole_where_they_have_few_pads(pads: int, form: str) -> None:
+    padded = _padded(PLACEMENTS["LBHNC"](SHAPE), pads)
     (plan,) = Mover.compile(padded, padded).reads(_request(2, [5, 3], 32))
-    assert plan.template.form == "elements"
-    assert plan.num_bytes == 2 * 2 * place.page_bytes
+    assert plan.template.form == form
     assert plan.is_direct
+
+
+def _in_one_block(ids: tuple[str, str], layers: tuple[int, int] = (0, 1)) -> Descriptor:
+    """Two groups of a layer each, in blocks of both."""
+    both = PLACEMENTS["BLHNC"](SHAPE)
+    (group,) = both.groups
+    (place,) = group.places
+    groups = tuple(
+        replace(
+            group,
+            id=name,
+            layers=(layer,),
+            places=(replace(place, layer_stride=0, offset=at * place.layer_stride),),
+        )
+        for at, (name, layer) in enumerate(zip(ids, layers, strict=True))
+    )
+    return replace(both, groups=groups)
+
+
+def test_groups_of_one_block_are_read_once() -> None:
+    both = _in_one_block(("first", "second"))
+    (plan,) = Mover.compile(both, both).reads(_request(2, [5, 3], 32))
+    assert plan.template.form == "block"
+    assert plan.num_bytes == 2 * both.pools[0].block_bytes
+
+
+def test_a_block_of_which_another_source_gives_a_part_is_not_received_whole() -> None:
+    both = _in_one_block(("first", "second"))
+    first = with_layers(PLACEMENTS["LBHNC"](SHAPE._replace(layers=1)), 0)
+    mover = Mover.compile([first, both], both)
+    asked = [(part.source, part.read.group, part.read.form) for part in mover.parts]
+    assert asked == [(0, "attention", "page"), (1, "second", "page")]
+
+
+def test_pads_that_only_the_source_has_are_not_received() -> None:
+    lean = PLACEMENTS["LBHNC"](SHAPE)
+    mover = Mover.compile(_padded(lean, 1024), lean)
+    (plan,) = mover.reads(_request(2, [5, 3], 32))
+    assert sum(map(len, mover.sinks(plan, _memory(lean)))) == plan.num_bytes
+    assert plan.template.form == "elements"
 
 
 # --- what is asked for
@@ -205,6 +244,27 @@ def test_pools_that_are_too_short_or_missing_are_refused(dst: str) -> None:
 # --- conversions
 
 PAGES = PageShape(heads=2, tokens=4, size=32, layers=2, blocks=3)
+
+
+def test_halves_of_bytes_that_are_no_pairs_are_refused() -> None:
+    """Two tokens share a byte: no row of elements is bytes of its own."""
+    scales = [role for role in formats.int4(False, shape=PAGES).groups[0].roles if role.bits > 4]
+    axes = [("H", 1, PAGES.heads, 2048), ("N", 1, PAGES.tokens, 4), ("D", 1, PAGES.size, 16)]
+    codes = [
+        replace(role, terms=tuple(axes), base_bits=base)
+        for role, base in zip(
+            formats.int4(False, shape=PAGES).groups[0].roles[::2], (8192, 12288), strict=True
+        )
+    ]
+    source = formats.int4(False, shape=PAGES)
+    (group,), (pool,) = source.groups, source.pools
+    place = replace(group.places[0], block_stride=4096, layer_stride=2048, page_bytes=2048)
+    odd = replace(
+        regroup(source, roles=(*codes, *scales), places=(place,)),
+        pools=(replace(pool, block_bytes=4096, num_bytes=3 * 4096),),
+    )
+    with pytest.raises(Refused, match="do not fill bytes"):
+        Mover.compile(odd, formats.plain(shape=PAGES), allows_lossy=True)
 
 
 @pytest.mark.parametrize(

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import pytest
 import torch
 
-from support.abi_moves import with_heads, with_layers, with_tokens
+from support.abi_formats import per_token_head, plain
+from support.abi_moves import regroup, with_heads, with_layers, with_tokens
 from support.abi_pages import PLAIN, Field, described, role_of
 from support.abi_pages import Shape as PageShape
 from support.abi_placements import PLACEMENTS, Shape
+from support.abi_relaid import in_cells, in_regions
 from support.wire_payloads import payload, tables, transfer
 from transload_abi import oracle
 from transload_abi.errors import Refused
@@ -167,7 +169,7 @@ def test_a_source_that_lacks_heads_is_refused_by_name() -> None:
 
 
 def test_heads_that_are_sent_with_others_are_moved_alone() -> None:
-    """Where no digits describe the bytes of one head, pages are read, of which some is not taken."""
+    """Where no digits describe the bytes of one head, pages are read; some of them is not taken."""
     chance = random.Random(4)
     sources = [_gapped(0, 2), _gapped(1, 3)]
     ids = [chance.sample(range(1, 5), 3) for _ in range(2)]
@@ -185,6 +187,32 @@ def _gapped(first: int, end: int) -> Descriptor:
     shape = PageShape(heads=end - first, tokens=4, size=5, layers=1, blocks=5)
     d = described("full", [keys, values], 400 * (end - first), shape, PLAIN)
     return with_heads(d, first, 3)
+
+
+@pytest.mark.parametrize("made", [in_regions, in_cells])
+def test_scales_of_pieces_may_be_at_other_distances(
+    made: Callable[[Descriptor], Descriptor],
+) -> None:
+    """Blocks are cut, and scales lie in a region of their own."""
+    chance = random.Random(3)
+    shape = PageShape(heads=2, tokens=8, size=16, layers=2, blocks=BLOCKS)
+    source = made(per_token_head(shape=shape))
+    for tokens in (2, 4, 8):
+        dst = plain("f32", shape._replace(tokens=tokens))
+        ids = [chance.sample(range(1, BLOCKS), -(-20 // each)) for each in (8, tokens)]
+        _check(_filled(chance, [source], dst, ids, 20))
+
+
+def test_groups_may_have_any_name() -> None:
+    chance = random.Random(9)
+    shape = Shape(layers=2, blocks=BLOCKS, tokens=4, size=8)
+    sources = [
+        regroup(with_heads(PLACEMENTS["LBNHC"](shape._replace(heads=2)), first, 3), id="a/0.1/b")
+        for first in (0, 1)
+    ]
+    dst = PLACEMENTS["rocm"](shape._replace(heads=3))
+    ids = [chance.sample(range(1, BLOCKS), 3) for _ in range(2)]
+    _check(_filled(chance, sources, dst, ids, 11))
 
 
 @pytest.mark.parametrize("dtypes", [("bf16", "bf16"), ("bf16", "f32")])

@@ -132,6 +132,16 @@ def test_elements_that_no_digits_describe_are_refused() -> None:
     assert staged(d, _read(d, 1, form="page"), 1).groups[0].roles == d.groups[0].roles
 
 
+def test_heads_whose_tokens_lie_apart_in_other_ways_are_refused() -> None:
+    """Values lie between the keys of the first head alone: each axis has digits, both have none."""
+    keys = role_of(Field("k", "f16", "D", 5), [("H", 2, 800), ("N", 2, 160)], 0)
+    values = role_of(Field("v", "f16", "D", 5), [("H", 2, 1600), ("N", 2, 240)], 80)
+    shape = Shape(heads=2, tokens=2, size=5, layers=1, blocks=2)
+    d = canonical(described("full", [keys, values], 250, shape, PLAIN))
+    with pytest.raises(Refused, match="group: no digits say where k is"):
+        staged(d, _read(d, 1), 1)
+
+
 def test_more_bytes_than_a_pool_may_have_are_refused() -> None:
     d = canonical(PLACEMENTS["LBHNC"](PLACED))
     with pytest.raises(DescriptorError, match="num_bytes"):
