@@ -41,8 +41,29 @@ test-engine-full: $(STAMP)  ## All of it, also with two decode engines
 test-gpu: $(STAMP)   ## The kernels on the GPU that is here; says so where there is none
 	$(BIN)/python -m pytest tests -m gpu
 
-demo: $(STAMP)       ## Two real engines and the router; ONESHOT=1 ends after two turns of a chat
-	$(BIN)/python tools/demo.py $(if $(ONESHOT),--oneshot)
+# ENGINE=reference: the package's own engines. ENGINE=vllm: the real ones, on the CPU.
+ENGINE ?= reference
+# Where the development tools are not installed, the demo has an environment of its own.
+DEMO_VENV := $(if $(wildcard $(STAMP)),$(VENV),.venv-demo)
+DEMO_STAMP_reference := $(DEMO_VENV)/.installed
+DEMO_STAMP_vllm := $(STAMP)
+DEMO_reference := $(DEMO_VENV)/bin/transload demo
+DEMO_vllm := $(BIN)/python tools/demo.py
+# The default index's torch brings 4 GB of libraries for GPUs; it is taken where this one is not to
+# be reached.
+TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
+DEMO_TORCH := torch==2.13.0
+DEMO_PIP := install --quiet --disable-pip-version-check --no-compile
+
+.venv-demo/.installed: pyproject.toml
+	@echo "installing torch and the router into .venv-demo (once; 900 MB)"
+	$(PYTHON) -m venv .venv-demo
+	-.venv-demo/bin/python -m pip $(DEMO_PIP) --no-deps --retries 2 --index-url $(TORCH_INDEX) $(DEMO_TORCH)
+	.venv-demo/bin/python -m pip $(DEMO_PIP) -e '.[demo]'
+	@touch $@
+
+demo: $(DEMO_STAMP_$(ENGINE))  ## Two engines and the router; ONESHOT=1 ends after two turns of a chat
+	$(or $(DEMO_$(ENGINE)),$(error ENGINE is reference or vllm)) $(if $(ONESHOT),--oneshot)
 
 # Of bench/README.md, quick ones first; `make bench BENCHES=relay` runs one.
 BENCHES ?= plan kernels transports choose decision events index tokens flood relay
@@ -64,4 +85,4 @@ hooks:               ## A git hook that runs make check before each commit
 	printf '#!/bin/sh\nexec make check\n' > .git/hooks/pre-commit && chmod +x .git/hooks/pre-commit
 
 clean:               ## Remove environments and caches of this checkout
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache build dist
+	rm -rf $(VENV) .venv-demo .mypy_cache .ruff_cache .pytest_cache build dist

@@ -9,6 +9,7 @@ commands:
   check-config  check the same options, print the settings in force, and end
   abi           say what KV caches' bytes mean, whether two convert, and what would be moved
   wire          put the wire protocol's vectors to an implementation
+  demo          two small engines and the router on this machine, and what happens between them
   version       print the version
 
 `transload COMMAND --help` lists a command's options.

@@ -1,0 +1,1 @@
+"""The demonstration: two engines of this package, a router, and what happened between them."""
