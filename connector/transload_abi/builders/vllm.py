@@ -33,9 +33,6 @@ __all__ = ["Facts", "Placed", "Scales", "descriptor", "group_of", "groups_of", "
 
 HOST_POOL: Final = "host"
 
-HOST_LAYOUT: Final = "LBNHC"
-"""Of a cache in host memory, whatever the device's is (`hisparse/layout.py` @ 0.32.0)."""
-
 Interiors = Interior | Sequence[Interior] | Mapping[str, Interior]
 """Of all layers; or one for each of `kv_cache_groups`; or by layer name, as one group may hold
 several sorts of rows."""
@@ -99,7 +96,7 @@ def _groups(
         )
         found = groups_of(
             spec,
-            HOST_LAYOUT if tensor.host_resident else layout,
+            layout,
             placed,
             facts=facts,
             interior=_one_interior(interiors, tensor, f"kv_cache_tensors[{index}]"),
@@ -207,7 +204,8 @@ def _pools(config: KVCacheConfig, facts: Facts, layout: str) -> tuple[Pool, ...]
         tensors = [each for each in config.kv_cache_tensors if each.host_resident is on_host]
         if not tensors:
             continue
-        by_block = (HOST_LAYOUT if on_host else layout)[0] == "B"
+        # In host memory layers are outermost, whatever the device's layout (`hisparse/layout.py`).
+        by_block = layout[0] == "B" and not on_host
         steps = {tensor.block_stride for tensor in tensors}
         sizes = sorted({tensor.size for tensor in tensors})
         if len(sizes) > 1:

@@ -318,3 +318,12 @@ def test_a_page_of_bytes_has_a_writer_and_is_in_one_piece() -> None:
         group(FULL, "LHBNC", name="page", opaque="x")
     with pytest.raises(LimitExceeded, match="a page of 4194304 bytes"):
         group(FULL | {"block_size": 16384}, name="page", opaque="x")
+
+
+def test_turboquants_cells_are_of_two_bytes() -> None:
+    spec = FULL | {"head_size": 8, "dtype": "uint8", "kv_quant_mode": "TURBOQUANT_K3V4_NC"}
+    found = group(spec | {"state_content_bytes": 14}, "LBNHC", tables="t")
+    last = {"layer": 0, "block": 1, "H": 1, "N": 2}
+    assert byte_of(found, "v_zero", **last) == ((16 + 2) * 2 + 1) * 14 + 11
+    with pytest.raises(DescriptorError, match="13 bytes is not the 14"):
+        group(spec | {"state_content_bytes": 13}, "LBNHC", tables="t")
