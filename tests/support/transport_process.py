@@ -62,16 +62,20 @@ def _hold(pipe: Connection, port: int, generation: str) -> None:
 
 
 class ReaderProcess:
-    """A reader of `LARGE` blocks that has opened a handoff, elsewhere."""
+    """A reader of `LARGE` blocks, elsewhere."""
 
-    def __init__(self, address: tuple[str, int], handoff: str) -> None:
+    def __init__(self) -> None:
         context = multiprocessing.get_context("spawn")
         self._pipe, theirs = context.Pipe()
-        self._process = context.Process(target=_read, args=(theirs, address, handoff), daemon=True)
+        self._process = context.Process(target=_read, args=(theirs,), daemon=True)
         self._process.start()
         theirs.close()
-        assert self._pipe.poll(PATIENCE_S)
-        self._pipe.recv()
+        self._wait()
+
+    def open(self, address: tuple[str, int], handoff: str) -> None:
+        """Open the handoff under the lease `l-` and its name."""
+        self._pipe.send((address, handoff))
+        self._wait()
 
     def read(self, blocks: tuple[int, int]) -> None:
         """Begin to."""
@@ -83,9 +87,15 @@ class ReaderProcess:
         self._process.join(PATIENCE_S)
         self._pipe.close()
 
+    def _wait(self) -> None:
+        assert self._pipe.poll(PATIENCE_S)
+        self._pipe.recv()
 
-def _read(pipe: Connection, address: tuple[str, int], handoff: str) -> None:
+
+def _read(pipe: Connection) -> None:
     with client(LARGE, num_streams=0) as reader, contextlib.suppress(EOFError):
+        pipe.send(None)
+        address, handoff = pipe.recv()
         opened = soon(reader.open(address, handoff, f"l-{handoff}", "r"))
         pipe.send(None)
         blocks = pipe.recv()

@@ -125,9 +125,10 @@ def test_an_open_in_a_session_that_its_holder_has_ended_is_tried_once_more() -> 
 @pytest.mark.usefixtures("small_buffers")
 def test_the_blocks_of_a_reader_that_was_killed_are_freed_by_the_lease() -> None:
     holder = Holder(LARGE, terms=Terms(term_s=2.0, max_hold_s=2.0))
+    process = ReaderProcess()
     with holder.server, Proxy(holder.address) as proxy:
         holder.grant("h", BLOCKS)
-        process = ReaderProcess(proxy.address, "h")
+        process.open(proxy.address, "h")
         proxy.pause()
         process.read((1, 63))
         until(lambda: holder.server.stats().num_copied, "a frame is under way")
@@ -138,7 +139,7 @@ def test_the_blocks_of_a_reader_that_was_killed_are_freed_by_the_lease() -> None
 
 @pytest.mark.usefixtures("small_buffers")
 def test_a_lease_that_ends_in_the_middle_of_a_read_brings_no_bytes() -> None:
-    holder = Holder(LARGE, terms=Terms(term_s=0.5, max_hold_s=0.5))
+    holder = Holder(LARGE, terms=Terms(term_s=1.5, max_hold_s=1.5))
     holder.overwrites = True
     with holder.server, client(LARGE) as reader, Proxy(holder.address) as proxy:
         holder.grant("h", BLOCKS)
