@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from support.abi_formats import per_token_head, plain
+from support.abi_formats import int4, per_token_head, plain
 from support.abi_moves import regroup, with_heads, with_layers, with_tokens
 from support.abi_pages import PLAIN, Field, described, role_of
 from support.abi_pages import Shape as PageShape
@@ -21,6 +21,7 @@ from transload_abi import oracle
 from transload_abi.errors import Refused
 from transload_abi.plan import Blocks, Cover
 from transload_abi.types import Descriptor
+from transload_connector.transports import kernel_calls_scratch
 from transload_connector.transports.mover import Mover, Request
 
 HEADS = 4
@@ -201,6 +202,16 @@ def test_scales_of_pieces_may_be_at_other_distances(
         dst = plain("f32", shape._replace(tokens=tokens))
         ids = [chance.sample(range(1, BLOCKS), -(-20 // each)) for each in (8, tokens)]
         _check(_filled(chance, [source], dst, ids, 20))
+
+
+def test_scratch_is_used_for_some_pieces_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    chance = random.Random(6)
+    shape = PageShape(heads=2, tokens=4, size=16, layers=2, blocks=BLOCKS)
+    ids = [list(range(2, 8)), list(range(3, 9))]
+    world = _filled(chance, [plain(shape=shape)], int4(False, shape), ids, 24)
+    for pieces in (1, 4):
+        monkeypatch.setattr(kernel_calls_scratch, "MAX_ELEMENTS", pieces * 2 * 4 * 16)
+        _check(world)
 
 
 def test_groups_may_have_any_name() -> None:
