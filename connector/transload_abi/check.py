@@ -276,15 +276,20 @@ def _check_layers(model: Model, group: Group, path: str) -> None:
         seen.add(layer)
 
 
+_COUNTED_APART: Final = ("cross", "ring", "sliding_window_mla")
+"""Kinds of which a layer may have one beside others with the same roles."""
+
+
 def _check_layers_held_once(descriptor: Descriptor) -> None:
     """A layer's role is in one group; what the engine rebuilds from it may be in another.
 
-    Cross attention counts as a layer of its own, and so do rings: they hold other positions.
+    Cross attention counts as a layer of its own, and so do rings, which hold other positions, and
+    a window's latents beside compressed ones.
     Of pages that nobody describes, it is their writer that tells one from another.
     """
     held: dict[tuple[int, str, str, str, bool], int] = {}
     for index, group in enumerate(descriptor.groups):
-        apart = group.kind if group.kind in ("cross", "ring") else ""
+        apart = group.kind if group.kind in _COUNTED_APART else ""
         for role in group.roles:
             writer = group.opaque if role.role == "page" else ""
             for layer in group.layers:

@@ -216,8 +216,12 @@ def _fits(src: Group, dst: Group) -> bool:
     return _sort(src) == _sort(dst) and not _contents(src).isdisjoint(_contents(dst))
 
 
+_SORTS: Final = ("cross", "recurrent", "ring", "sliding_window_mla")
+"""Kinds that meet their own alone; all others are attention."""
+
+
 def _sort(group: Group) -> str:
-    return group.kind if group.kind in ("cross", "recurrent", "ring") else "attention"
+    return group.kind if group.kind in _SORTS else "attention"
 
 
 def _contents(group: Group) -> set[tuple[str, str]]:

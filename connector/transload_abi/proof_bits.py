@@ -76,9 +76,13 @@ def bundles(src: Descriptor, dst: Descriptor) -> list[Bundle]:
     return found
 
 
+_SORTS: Final = ("cross", "recurrent", "ring", "sliding_window_mla")
+"""Kinds that have a layer's roles apart from its attention."""
+
+
 def _contents(group: Group) -> set[tuple[str, str, str]]:
     """What a layer has once: roles, by what sort of thing has them and who writes their pages."""
-    sort = group.kind if group.kind in ("cross", "recurrent", "ring") else "attention"
+    sort = group.kind if group.kind in _SORTS else "attention"
     return {(sort, role.role, group.opaque if role.role == "page" else "") for role in group.roles}
 
 

@@ -140,7 +140,8 @@ def _check_layers_and_tables(d: Tree) -> None:
     of_pool = {pool["id"]: pool["num_blocks"] for pool in d["pools"]}
     for i, g in enumerate(d["groups"]):
         for layer, role in product(g["layers"], g["roles"]):
-            apart = g["kind"] if g["kind"] in ("cross", "ring") else ""
+            own = ("cross", "ring", "sliding_window_mla")
+            apart = g["kind"] if g["kind"] in own else ""
             text = g["opaque"] if role["role"] == "page" else ""
             key = (g["transferable"], apart, layer, role["role"], text)
             need(key not in held, f"groups[{i}].layers", f"layer {layer} is in another group")

@@ -17,7 +17,8 @@ from conformance.abi_from_the_document_spelling import Tree
 from conformance.abi_from_the_document_values import role_of
 
 VERDICTS = ("identical", "lossless", "lossy", "refused")
-APART = ("cross", "recurrent", "ring")  # kinds that meet their own alone; all others are attention
+# Kinds that meet their own alone; all others are attention.
+APART = ("cross", "recurrent", "ring", "sliding_window_mla")
 
 
 class Verdict(NamedTuple):

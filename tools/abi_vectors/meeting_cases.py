@@ -66,6 +66,20 @@ def two_compressors(ids: tuple[str, str], *, is_apart: bool) -> Cache:
     return joined(caches)
 
 
+def two_latents(ids: tuple[str, str]) -> Cache:
+    """The compressed latents of all tokens and those of a window, of one layer and alike."""
+    kinds: tuple[dict[str, Any], ...] = (
+        {"kind": "mla"},
+        {"kind": "sliding_window_mla", "window": 4},
+    )
+    row: Region = [Field("latent", "bf16", 4), Field("rope", "bf16", 2)]
+    caches = {}
+    for table, number in enumerate(sorted(range(2), key=lambda number: ids[number])):
+        given = kinds[number] | ({"table": table} if table else {})
+        caches[f"rows{number}"] = regions("LB", SMALL, [row], id=ids[number], **given)
+    return joined(caches)
+
+
 def opaque_rank(rank: int, **document: Any) -> Cache:
     """Pages of one of two ranks that take turns of one token."""
     tokens = {"size": 2} | ({"rank": rank} if rank else {})
@@ -101,6 +115,14 @@ def _sorts() -> list[ConvertCase]:
             two_compressors(("a", "b"), is_apart=False),
             two_compressors(("b", "a"), is_apart=True),
             "lossless",
+            **both,
+        ),
+        small(
+            "latents-of-a-window-beside-others",
+            "a layer's compressed latents and those of its window, in other tables there",
+            two_latents(("a", "b")),
+            two_latents(("b", "a")),
+            "identical",
             **both,
         ),
     ]

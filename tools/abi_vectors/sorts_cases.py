@@ -8,7 +8,13 @@ from abi_vectors import quantized
 from abi_vectors.decode_cases import DecodeCase, f32
 from abi_vectors.formats import Dims
 from abi_vectors.latent_cases import rows_of
-from abi_vectors.meeting_cases import opaque_rank, three_sorts, two_compressors, two_writers
+from abi_vectors.meeting_cases import (
+    opaque_rank,
+    three_sorts,
+    two_compressors,
+    two_latents,
+    two_writers,
+)
 from abi_vectors.regions import Field, Region, regions
 
 LAST = {"attention": [1]}
@@ -91,6 +97,12 @@ def _shared() -> list[DecodeCase]:
             "two-compressors-of-one-layer",
             "rows of the latents' compressor and of the index keys' one",
             two_compressors(("a", "b"), is_apart=False),
+            PAIRS,
+        ),
+        DecodeCase(
+            "latents-of-a-window-beside-others",
+            "compressed latents of all tokens and those of a window of 4, on one layer",
+            two_latents(("a", "b")),
             PAIRS,
         ),
         DecodeCase(

@@ -44,9 +44,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
         model: Whose cache it is.
         rank: Which part of the model the rank holds.
         scales: Of every layer whose cache is in 8-bit floats with one scale, or in NVFP4.
-        layer_numbers: The model's layer number of a layer name, where the name does not tell it, or
-            where a layer has two caches of one role (DeepSeek V4's rows and those of its window),
-            one of which counts as another layer.
+        layer_numbers: The model's layer number of a layer name, where the name does not tell it.
         memory: Where the pool is.
         align: Bytes that the pool's start is aligned to.
         pool: Id of the pool.

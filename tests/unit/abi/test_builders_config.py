@@ -273,12 +273,6 @@ def test_a_configuration_that_contradicts_itself_is_refused(change: Any, message
 # --- rows of latents, and what is beside them
 
 
-WINDOWS = {f"model.layers.{number}.swa_cache": 4 + number for number in range(2)}
-"""A layer of DeepSeek V4 has two caches of latents: its window's counts as a layer of its own."""
-
-ROW_FACTS = vllm.Facts(model=MODEL, layer_numbers=WINDOWS)
-
-
 def beside(case: dict[str, Any]) -> dict[str, Interior]:
     """By layer, as a caller that knows the model says."""
     return {layer: interior_of(layer) for layer in case["views"]}
@@ -297,12 +291,17 @@ def of_rows(name: str) -> dict[str, Any]:
 @pytest.mark.parametrize("name", ROWS)
 def test_rows_of_several_sorts_are_where_the_workers_views_are(name: str) -> None:
     case = of_rows(name)
-    found = vllm.descriptor(case["config"], facts=ROW_FACTS, interior=beside(case))
+    found = vllm.descriptor(case["config"], facts=FACTS, interior=beside(case))
     firsts = {"indexer": "index_k", "compressor": "state_kv"}
     for layer, (offset, shape, strides) in case["views"].items():
         role = next((firsts[part] for part in layer.split(".") if part in firsts), "latent")
-        number = vllm.layer_number(layer, WINDOWS)
-        group = next(g for g in found.groups if g.role(role) and number in g.layers)
+        is_window = "swa_cache" in layer
+        number = vllm.layer_number(layer, {})
+        group = next(
+            g
+            for g in found.groups
+            if g.role(role) and number in g.layers and is_window == (g.kind == "sliding_window_mla")
+        )
         for block in (0, shape[0] - 1):
             place = {"layer": group.layers.index(number), "block": block}
             assert byte_of(group, role, **place) == offset + block * strides[0]
@@ -311,7 +310,7 @@ def test_rows_of_several_sorts_are_where_the_workers_views_are(name: str) -> Non
 
 def test_one_cache_group_may_hold_latents_and_their_indexers() -> None:
     case = of_rows("rows")
-    found = vllm.descriptor(case["config"], facts=ROW_FACTS, interior=beside(case))
+    found = vllm.descriptor(case["config"], facts=FACTS, interior=beside(case))
     assert [(g.id, g.kind, g.window, g.codec.id) for g in found.groups] == [
         ("full.0", "full", 0, "block_scaled"),
         ("mla.0", "mla", 0, "block_scaled"),
