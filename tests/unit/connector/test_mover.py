@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from support import abi_formats as formats
 from support.abi_moves import regroup, with_heads, with_layers
+from support.abi_pages import PLAIN
 from support.abi_pages import Shape as PageShape
 from support.abi_placements import PLACEMENTS, Shape
 from support.wire_payloads import blank, shared, tables, transfer
@@ -301,6 +302,40 @@ def test_ways_of_conversions_are_counted_and_said(src, dst, route: Route) -> Non
     transfer(mover, request, [holder], blank(made[1]))
     assert mover.conversions[route] >= 2
     assert sum(mover.conversions.values()) == 4
+
+
+def test_no_kernel_makes_powers_of_two_as_the_document_does() -> None:
+    """Kernels compare peaks exactly: what is next to zero comes out under another scale."""
+    rows = formats.v41_mxfp8()
+    (group,) = rows.groups
+    latent = replace(
+        group.roles[0], dtype="bf16", bits=16, terms=(("N", 1, 32, 8192), ("D", 1, 512, 16))
+    )
+    place = replace(group.places[0], block_stride=32768, layer_stride=0, page_bytes=0)
+    pool = replace(rows.pools[0], num_bytes=32768 * rows.pools[0].num_blocks, block_bytes=0)
+    plain = replace(
+        regroup(
+            rows,
+            roles=(latent,),
+            places=(place,),
+            codec=PLAIN,
+            layers=group.layers[:1],
+        ),
+        pools=(pool,),
+    )
+    mover = Mover.compile(plain, rows, allows_lossy=True)
+    assert "no kernel makes ue8m0 scales as kvabi/1 does" in mover.explain()
+    tiny = np.full(pool.num_bytes, 1, np.uint8)
+    tiny[1::2] = 0
+    holder = (plain, {"kv": tiny}, {0: [1]})
+    memory = blank(rows)
+    transfer(mover, Request([tables(plain, {0: [1]})], {0: [1]}, 128), [holder], memory)
+    expected = oracle.blank(rows)
+    values = oracle.read_values(plain, {"kv": tiny}, plain.groups[0].id, "latent", [1])
+    oracle.write_values(rows, expected, group.id, "latent", [1], values)
+    found = oracle.read_elements(rows, memory, group.id, "latent_scale", [1])
+    due = oracle.read_elements(rows, expected, group.id, "latent_scale", [1])
+    assert (found[:1] == due[:1]).all()
 
 
 def test_explaining_names_reads_and_who_copies() -> None:
