@@ -309,10 +309,10 @@ def test_no_kernel_makes_powers_of_two_as_the_document_does() -> None:
     rows = formats.v41_mxfp8()
     (group,) = rows.groups
     latent = replace(
-        group.roles[0], dtype="bf16", bits=16, terms=(("N", 1, 32, 8192), ("D", 1, 512, 16))
+        group.roles[0], dtype="f32", bits=32, terms=(("N", 1, 32, 16384), ("D", 1, 512, 32))
     )
-    place = replace(group.places[0], block_stride=32768, layer_stride=0, page_bytes=0)
-    pool = replace(rows.pools[0], num_bytes=32768 * rows.pools[0].num_blocks, block_bytes=0)
+    place = replace(group.places[0], block_stride=65536, layer_stride=0, page_bytes=0)
+    pool = replace(rows.pools[0], num_bytes=65536 * rows.pools[0].num_blocks, block_bytes=0)
     plain = replace(
         regroup(
             rows,
@@ -325,8 +325,7 @@ def test_no_kernel_makes_powers_of_two_as_the_document_does() -> None:
     )
     mover = Mover.compile(plain, rows, allows_lossy=True)
     assert "no kernel makes ue8m0 scales as kvabi/1 does" in mover.explain()
-    tiny = np.full(pool.num_bytes, 1, np.uint8)
-    tiny[1::2] = 0
+    tiny = np.ones(pool.num_bytes // 4, "<u4").view(np.uint8)
     holder = (plain, {"kv": tiny}, {0: [1]})
     memory = blank(rows)
     transfer(mover, Request([tables(plain, {0: [1]})], {0: [1]}, 128), [holder], memory)
