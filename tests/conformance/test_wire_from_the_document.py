@@ -9,13 +9,14 @@ import subprocess
 import sys
 import threading
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from conformance import wire_from_the_document_service
 from conformance.wire_from_the_document import connect_reader, read_handoff, serve_handoff
 from conformance.wire_from_the_document_descriptor import Tree, read_descriptor
 from conformance.wire_from_the_document_frames import (
@@ -36,12 +37,13 @@ from conformance.wire_from_the_document_messages import (
 from conformance.wire_from_the_document_packing import RefusedError, pack, unpack
 from conformance.wire_from_the_document_payload import check_read, num_payload_bytes, put, runs_of
 from conformance.wire_from_the_document_play import WAIT_S, Session, play
-from conformance.wire_from_the_document_reader import EndedError
+from conformance.wire_from_the_document_reader import EndedError, Reader
 from conformance.wire_from_the_document_reader import Settings as ReaderSettings
 from conformance.wire_from_the_document_reads import Read as ReadOfTheReader
 from conformance.wire_from_the_document_service import Read
 from conformance.wire_from_the_document_sessions import (
     DEEDS,
+    ENDED_DEEDS,
     TOKEN,
     Clock,
     Pair,
@@ -54,7 +56,7 @@ from conformance.wire_from_the_document_streams import Stream
 HERE = Path(__file__).parent
 WIRE = HERE.parent / "vectors" / "wire"
 MODULES = sorted(HERE.glob("wire_from_the_document*.py"))
-SESSIONS = sorted(path.stem for path in (WIRE / "sessions").glob("*.json"))
+SESSIONS = {path.stem: Session(path) for path in sorted((WIRE / "sessions").glob("*.json"))}
 
 
 def load(name: str) -> Any:
@@ -172,10 +174,18 @@ def test_payloads_are_counted_by_the_canonical_form() -> None:
 # --- recorded sessions ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", SESSIONS)
+def of_side(side: str) -> list[str]:
+    return [name for name, session in SESSIONS.items() if side in session.sides]
+
+
+def test_every_recorded_reader_is_played() -> None:
+    assert {*DEEDS, *ENDED_DEEDS} == {*of_side("reader")}
+
+
+@pytest.mark.parametrize("name", of_side("holder"))
 def test_the_holder_of_a_recorded_session(name: str) -> None:
     session = Session(WIRE / "sessions" / f"{name}.json")
-    holder = live_holder(session, TINY)
+    holder = live_holder(session)
     port = holder.listen()
     try:
         assert play(session, "reader", lambda: socket.create_connection(("127.0.0.1", port))) == []
@@ -201,27 +211,34 @@ def test_the_reader_of_a_recorded_session(name: str, listener: socket.socket) ->
         assert played.result(WAIT_S) == []
 
 
-def test_a_reader_that_is_refused(listener: socket.socket) -> None:
-    session = Session(WIRE / "sessions" / "refusal.json")
+@pytest.mark.parametrize(("name", "deed", "why"), [(n, *d) for n, d in ENDED_DEEDS.items()])
+def test_the_reader_of_a_recorded_session_that_ends_early(
+    name: str, deed: Callable[[Reader], None], why: str, listener: socket.socket
+) -> None:
+    session = Session(WIRE / "sessions" / f"{name}.json")
     with ThreadPoolExecutor(1) as pool:
         played = pool.submit(play, session, "holder", lambda: listener.accept()[0])
         reader = live_reader(session, listener)
-        with pytest.raises(EndedError) as ended:
-            reader.start()
+        with pytest.raises(EndedError, match=why):
+            begin_and_do(reader, deed)
         assert played.result(WAIT_S) == []
-    assert ended.value.message is not None
-    assert ended.value.message["path"] == "model.revision"
+
+
+def begin_and_do(reader: Reader, deed: Callable[[Reader], None]) -> None:
+    reader.start()
+    deed(reader)
 
 
 # --- the two sides over loopback -----------------------------------------------------------------
 
 
-CONTROL = Session(WIRE / "sessions" / "control-stream.json")
-TINY = CONTROL.descriptor("holder")
+CONTROL = SESSIONS["control-stream"].sides["holder"]
+TINY = CONTROL["descriptor"]
+MEMORY = {pool: bytes.fromhex(data) for pool, data in CONTROL["pools"].items()}
 
 
 def served(**more: Any) -> Pair:
-    return Pair(TINY, CONTROL.memory, **more)
+    return Pair(TINY, MEMORY, **more)
 
 
 def bytes_of(pool: Tree) -> bytes:
@@ -235,8 +252,6 @@ def test_payloads_arrive_where_they_were(name: str) -> None:
     vectors = [v for v in PAYLOADS["reads"] if v["descriptor"] == name]
     descriptor = descriptor_of(name)
     descriptor["model"]["revision"] = "1"  # without one nobody can tell whether models are the same
-    for group in descriptor["groups"]:
-        group["null_block"] = None  # some of the vectors read block 0, which is the null block
     memory = {p["id"]: bytes_of(p)[: p["num_bytes"]] for p in descriptor["pools"]}
     tables: dict[int, list[int]] = {}
     reads: list[dict[str, Any]] = []
@@ -289,6 +304,18 @@ def test_one_reader_too_many() -> None:
         assert share(pair.connect())["type"] == "lease"
         late = pair.connect().open("cmpl-7", "4-0", "decode-1")
     assert late["code"] == "too_many"
+
+
+def test_one_handoff_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wire_from_the_document_service, "MAX_OPEN", 1)
+    with served() as pair:
+        pair.holder.store.leases.grant("cmpl-8", "4-0", {0: [1]}, 2)
+        reader = pair.connect()
+        assert share(reader)["type"] == "lease"
+        assert share(reader)["type"] == "lease"
+        assert reader.open("cmpl-8", "4-0", "decode-0")["code"] == "too_many"
+        reader.about("done", "cmpl-7")
+        assert reader.open("cmpl-8", "4-0", "decode-0")["type"] == "lease"
 
 
 def test_a_share_is_the_same_in_another_session() -> None:

@@ -13,6 +13,7 @@ MESSAGE: Final = 1
 DATA: Final = 2
 DESCRIPTOR: Final = 3
 MAX_MESSAGE_BYTES: Final = 65_536
+MAX_UNPROVEN_BYTES: Final = 4096  # of a message before a proof, or on a data stream
 MAX_DESCRIPTOR_BYTES: Final = 1_048_576
 _HEADER: Final = struct.Struct("<II")
 _DATA_HEADER: Final = struct.Struct("<IIQII")
@@ -47,12 +48,18 @@ def write_data(read: int, offset: int, data: bytes, has_checksum: bool) -> bytes
 class FrameReader:
     """Bytes in as they come, frames out; refuses as soon as a header is there.
 
-    `max_data_bytes` and `max_descriptor_bytes` may change between frames; at 0 none may come.
+    What may come may change between frames; of data and descriptors none at 0.
     """
 
-    def __init__(self, max_data_bytes: int = 0, max_descriptor_bytes: int = 0) -> None:
+    def __init__(
+        self,
+        max_data_bytes: int = 0,
+        max_descriptor_bytes: int = 0,
+        max_message_bytes: int = MAX_MESSAGE_BYTES,
+    ) -> None:
         self.max_data_bytes = max_data_bytes
         self.max_descriptor_bytes = max_descriptor_bytes
+        self.max_message_bytes = max_message_bytes
         self._bytes = bytearray()
 
     def feed(self, data: bytes) -> None:
@@ -88,7 +95,7 @@ class FrameReader:
         need(kind in _NAMES, "frame", "no such kind, or bytes 5 to 7 are not 0")
         name = _NAMES[kind]
         if kind == MESSAGE:
-            need(1 <= length <= MAX_MESSAGE_BYTES, name, f"{length} bytes")
+            need(1 <= length <= self.max_message_bytes, name, f"{length} bytes")
         elif kind == DESCRIPTOR:
             need(self.max_descriptor_bytes, name, "may not come now")
             need(1 <= length <= self.max_descriptor_bytes, name, f"{length} bytes")

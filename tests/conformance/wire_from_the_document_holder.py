@@ -16,6 +16,7 @@ from conformance.wire_from_the_document_descriptor import Judge, judge, read_des
 from conformance.wire_from_the_document_frames import (
     DESCRIPTOR,
     MAX_DESCRIPTOR_BYTES,
+    MAX_MESSAGE_BYTES,
     MESSAGE,
     is_proof,
     prove,
@@ -115,7 +116,7 @@ class Holder:
         number = message["stream"]
         session = self.sessions.get(message["session"])
         if session is None:
-            raise WrongError("bad_proof", "no such session")
+            raise WrongError("out_of_turn", "no such session")
         session.attach(stream, message)
         with contextlib.suppress(ClosedError, RefusedError):
             stream.receive()
@@ -179,6 +180,7 @@ class _Session:
         right = prove(self.holder.token, "reader", digest)
         if not is_proof(self.holder.token, message["proof"], right):
             raise WrongError("bad_proof", "the reader has another token")
+        self.control.frames.max_message_bytes = MAX_MESSAGE_BYTES
         self.control.frames.max_descriptor_bytes = MAX_DESCRIPTOR_BYTES
         body, message = hear(self.control, deadline)
         self.control.frames.max_descriptor_bytes = 0

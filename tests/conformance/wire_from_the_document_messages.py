@@ -203,6 +203,9 @@ MESSAGES: Final[dict[str, dict[str, Fields]]] = {
     },
 }
 
+# 2: said before a proof was taken, or on a data stream.
+SHORT: Final = ("hello", "welcome", "prove", "attach", "attached")
+
 # 5: the answers of each request. 10: what an error may be of.
 ANSWERS: Final[dict[str, tuple[str, ...]]] = {
     "open": ("lease", "expired", "error"),
@@ -235,6 +238,7 @@ def decode_message(body: bytes, sender: str) -> Message:
     need(isinstance(given, dict), "", "expected a map")
     kind_of = given.pop("type", None)
     need(isinstance(kind_of, str) and kind_of in MESSAGES[sender], "type", "no such message")
+    need(len(body) <= 4096 or kind_of not in SHORT, kind_of, "longer than before a proof")
     message = _read_fields(MESSAGES[sender][kind_of], given, kind_of)
     if kind_of == "lease":
         need(message["left"] <= message["readers"], "lease.left", "more than there are shares")

@@ -1,7 +1,7 @@
 """Plays one side of a recorded session of `tests/vectors/wire/sessions` to a live other side.
 
-Frames are compared byte for byte, but for the reasons of refusals and errors, whose words are the
-speaker's own, and for data of a read that is cancelled, which may come or not.
+Frames are compared byte for byte, but for the reasons of refusals, errors and byes, whose words are
+the speaker's own, and for data of a read that is cancelled, which may come or not.
 """
 
 import json
@@ -21,26 +21,14 @@ Step = dict[str, Any]
 
 
 class Session:
-    """A recorded session; `at` is the step that is to come."""
+    """A recorded session; `at` is the step that is to come, `sides` are those to be played."""
 
     def __init__(self, path: Path) -> None:
         found = json.loads(path.read_text())
         self.steps: list[Step] = found["steps"]
-        self.token = bytes.fromhex(found["token"])
-        self.memory = {pool: bytes.fromhex(data) for pool, data in found["memory"].items()}
-        self.tables = {int(table): ids for table, ids in found["handoff"]["tables"].items()}
+        self.sides: dict[str, Step] = {k: v for k, v in found.items() if k in ("holder", "reader")}
         self.at = 0
         self._moved = Condition()
-
-    def message(self, kind: str) -> Step:
-        """The first message of a type; empty where there is none."""
-        said = [step["message"] for step in self.steps if "message" in step]
-        return next((dict(message) for message in said if message["type"] == kind), {})
-
-    def descriptor(self, sender: str) -> Step:
-        """What a side said of itself; empty where it did not."""
-        found = [s for s in self.steps if s["from"] == sender and "descriptor" in s]
-        return dict(found[0]["descriptor"]) if found else {}
 
     def step_of(self, read: int, offset: int) -> int | None:
         """The step with data of a read from an offset on."""
@@ -51,8 +39,10 @@ class Session:
         ]
         return named[0] if named else None
 
-    def is_cancelled(self, read: int) -> bool:
-        return any(s.get("message") == {"type": "cancelled", "id": read} for s in self.steps)
+    def ends_by(self, read: int, *kinds: str) -> bool:
+        """Whether a read got such an answer."""
+        said = [step["message"] for step in self.steps if "message" in step]
+        return any(m["type"] in kinds and m.get("id") == read for m in said)
 
     def advance(self) -> None:
         with self._moved:
@@ -83,7 +73,11 @@ def play(session: Session, side: str, connect: Callable[[], socket.socket]) -> l
             else:
                 frame = early.pop(number, None)
                 frame = frame or streams[number].receive(time.monotonic() + WAIT_S)
-                if "read" in step and frame.kind != DATA and session.is_cancelled(step["read"]):
+                if (
+                    "read" in step
+                    and frame.kind != DATA
+                    and session.ends_by(step["read"], "cancelled")
+                ):
                     early[number] = frame
                 elif not _is_same(frame, step):
                     return [f"step {i}: expected {step}, came {frame}"]
@@ -100,7 +94,7 @@ def _is_same(frame: Frame, step: Step) -> bool:
         has_checksum = frame.checksum is not None
         said = write_data(frame.read, frame.offset, frame.body, has_checksum)
         return said == wanted and not frame.has_wrong_checksum
-    if step.get("message", {}).get("type") in ("error", "refuse"):
+    if step.get("message", {}).get("type") in ("error", "refuse", "bye"):
         heard, known = (decode_message(body, step["from"]) for body in (frame.body, wanted[8:]))
         return {**heard, "reason": ""} == {**known, "reason": ""}
     return write_frame(frame.kind, frame.body) == wanted

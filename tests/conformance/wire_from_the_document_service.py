@@ -32,16 +32,18 @@ from conformance.wire_from_the_document_payload import (
 from conformance.wire_from_the_document_streams import ClosedError, Stream, WrongError
 
 MAX_READS: Final = 64  # 9
+MAX_OPEN: Final = 1024  # 7
 
 
 @dataclass
 class Read:
-    """A read that is under way."""
+    """A read that is under way; `is_lost` where its stream has ended."""
 
     message: Message
     share: Share
     runs: list[Run]
     stopped: threading.Event = field(default_factory=threading.Event)
+    is_lost: bool = False
 
     @property
     def id(self) -> int:
@@ -70,7 +72,6 @@ class Service:
         self._max_data_bytes = max_data_bytes
         self._cut = cut
         self._last_id = 0
-        self._asked_reads: set[int] = set()
         self._shares: dict[str, Share] = {}
         self._closed: set[str] = set()
         self._reads: dict[int, Read] = {}
@@ -89,6 +90,10 @@ class Service:
         """Close a data stream, or see that it was closed; its reads fail."""
         with self._lock:
             stream = self._streams.pop(number, None)
+            for read in self._reads.values():
+                if read.message["stream"] == number:
+                    read.is_lost = True
+                    read.stopped.set()
         if stream is not None:
             stream.close()
 
@@ -113,17 +118,19 @@ class Service:
         if kind == "cancel":
             self._cancel(message["id"])
             return True
-        answer = {"open": self._open, "read": self._read, "forgo": self.forgo}.get(kind)
-        if answer is None and kind not in ("confirm", "renew", "done", "release"):
-            raise WrongError("out_of_turn", f"{kind} may not be said now")
-        if answer is self.forgo:
+        if kind == "forgo":
             self.forgo(message)
             return True
+        answer = {"open": self._open, "read": self._read}.get(kind)
+        if answer is None and kind not in ("confirm", "renew", "done", "release"):
+            raise WrongError("out_of_turn", f"{kind} may not be said now")
         self._check_id(message["id"])
         try:
             (answer or self._about_a_share)(message)
         except NotHeldError as error:
-            self._closed.add(message["handoff"])
+            share = self._shares.get(message["handoff"])
+            if share and message.get("lease", share.lease) == share.lease:
+                self._closed.add(share.handoff)
             self._say("expired", id=message["id"], why=str(error))
         except WrongError as error:
             self._say("error", id=message["id"], code=error.code, reason=str(error)[:500])
@@ -149,9 +156,11 @@ class Service:
     def _open(self, message: Message) -> None:
         handoff = message["handoff"]
         share = Share(handoff, message["lease"], message["reader"])
-        other = self._shares.get(handoff)
-        if other and handoff not in self._closed and other.reader != share.reader:
+        other = None if handoff in self._closed else self._shares.get(handoff)
+        if other and other.lease == share.lease and other.reader != share.reader:
             raise WrongError("out_of_turn", f"is open for {other.reader!r}")
+        if not other and len(self._shares.keys() - self._closed) >= MAX_OPEN:
+            raise WrongError("too_many", f"{MAX_OPEN} handoffs are open")
         try:
             lease = self._store.leases.take_share(share)
         except TooManyError as error:
@@ -194,7 +203,9 @@ class Service:
         leases = self._store.leases
         share = self._share(message["handoff"])
         if message["type"] in ("done", "release"):
-            self._say("ended", id=message["id"], left=leases.end(share))
+            left = leases.end(share)
+            self._closed.add(share.handoff)
+            self._say("ended", id=message["id"], left=left)
             return
         lease = (leases.renew if message["type"] == "renew" else leases.confirm)(share)
         self._say("confirmed", id=message["id"], expires_ms=leases.left_ms(lease))
@@ -202,7 +213,6 @@ class Service:
     # --- 8, 9: reads ---
 
     def _read(self, message: Message) -> None:
-        self._asked_reads.add(message["id"])
         share = self._share(message["handoff"])
         lease = self._store.leases.confirm(share)
         descriptor = self._store.descriptor
@@ -228,8 +238,8 @@ class Service:
             self._senders[message["stream"]].put(read)
 
     def _cancel(self, number: int) -> None:
-        if number not in self._asked_reads:
-            raise WrongError("out_of_turn", f"no read {number} was asked for")
+        if number > self._last_id:
+            raise WrongError("out_of_turn", f"{number} was not asked for")
         with self._lock:
             if number in self._reads:
                 self._reads[number].stopped.set()
@@ -255,6 +265,8 @@ class Service:
         total = sum(count for _, _, count in read.runs)
         at = 0
         while at < total:
+            if read.is_lost:
+                raise ClosedError("has ended")
             if read.stopped.is_set():
                 return {"kind": "cancelled"}
             cut = self._cut

@@ -35,7 +35,7 @@ def cut_as_recorded(session: Session, clock: Clock) -> Callable[[Read, int], int
         step = session.step_of(read.id, at)
         if step is not None and session.wait_until(step):
             return len(session.steps[step]["data"]) // 2
-        if session.is_cancelled(read.id):
+        if session.ends_by(read.id, "cancelled", "error"):
             read.stopped.wait(WAIT_S)
             return 0
         clock.now_s = 60.0
@@ -44,20 +44,21 @@ def cut_as_recorded(session: Session, clock: Clock) -> Callable[[Read, int], int
     return cut
 
 
-def live_holder(session: Session, spare: Tree) -> Holder:
-    """A holder like the recorded one; `spare` is its descriptor where that was not said."""
-    clock = Clock()
-    welcome, lease = session.message("welcome"), session.message("lease")
+def live_holder(session: Session) -> Holder:
+    """A holder like the recorded one."""
+    clock, side = Clock(), session.sides["holder"]
+    names = ("generation", "engine", "nonce", "session", "max_data_bytes", "max_streams")
     settings = HolderSettings(
-        **{name: welcome[name] for name in ("generation", "engine", "nonce", "session")},
-        max_data_bytes=welcome["max_data_bytes"],
-        max_streams=welcome.get("max_streams", 0),
-        cut=cut_as_recorded(session, clock),
+        **{name: side[name] for name in names}, cut=cut_as_recorded(session, clock)
     )
-    descriptor = session.descriptor("holder") or spare
     leases = Leases(clock)
-    leases.grant("cmpl-7", "4-0", session.tables, lease.get("num_tokens", 1))
-    return Holder(session.token, pack(descriptor), session.memory, leases, settings)
+    held = side["handoff"]
+    if held:
+        tables = {int(table): ids for table, ids in held["tables"].items()}
+        counts = held["num_tokens"], held["readers"]
+        leases.grant(held["handoff"], held["lease"], tables, *counts)
+    memory = {pool: bytes.fromhex(data) for pool, data in side["pools"].items()}
+    return Holder(bytes.fromhex(side["token"]), pack(side["descriptor"]), memory, leases, settings)
 
 
 def share(reader: Reader) -> Message:
@@ -110,24 +111,65 @@ def forgo_twice(reader: Reader) -> None:
     reader.bye()
 
 
+def read_what_is_short(reader: Reader) -> None:
+    share(reader)
+    for _ in range(2):
+        assert reader.finish(reader.read("cmpl-7", "attention", [[0, 2]])) is None
+    read_well_and_leave(reader)
+
+
+def read_what_is_spoiled(reader: Reader) -> None:
+    share(reader)
+    for checksums in (False, False, True):
+        read = reader.read("cmpl-7", "attention", [[0, 2]], checksums=checksums)
+        assert reader.finish(read) is None
+    read_well_and_leave(reader)
+
+
+def read_well_and_leave(reader: Reader) -> None:
+    read = reader.read("cmpl-7", "attention", [[2, 1]])
+    assert reader.finish(read) == bytes((7 * a + 3) % 256 for a in range(192, 224))
+    reader.about("done", "cmpl-7")
+    reader.bye()
+
+
+def listen(reader: Reader) -> None:
+    reader.listen(WAIT_S)
+
+
+def share_and_listen(reader: Reader) -> None:
+    share(reader)
+    listen(reader)
+
+
 DEEDS: Final = {
     "control-stream": read_one_block,
     "two-streams": read_on_two_streams,
     "cancelled-read": cancel_a_read,
     "expired-lease": see_a_lease_end,
     "forgone": forgo_twice,
+    "short-reads": read_what_is_short,
+    "spoiled-reads": read_what_is_spoiled,
+}
+# The session ends meanwhile, and by what the holder says or does.
+ENDED_DEEDS: Final = {
+    "refusal": (listen, "model.revision"),
+    "wrong-token": (listen, "bad_proof"),
+    "welcome-too-long": (listen, "message: "),
+    "unasked-descriptor": (share_and_listen, "descriptor: "),
+    "unasked-answer": (share_and_listen, "an answer to what was not asked"),
+    "unasked-data": (share_and_listen, "which is no read"),
 }
 
 
 def live_reader(session: Session, listener: socket.socket) -> Reader:
-    hello = session.message("hello")
-    settings = ReaderSettings(
-        **{name: hello[name] for name in ("generation", "engine", "nonce", "max_data_bytes")}
-    )
-    descriptor = session.descriptor("reader")
-    twin = pack(descriptor) if descriptor else None
+    side = session.sides["reader"]
+    names = ("generation", "engine", "nonce", "max_data_bytes")
+    settings = ReaderSettings(**{name: side[name] for name in names})
+    twin = pack(side["descriptor"]) if side["descriptor"] else None
     address = listener.getsockname()
-    return Reader(lambda: socket.create_connection(address), session.token, twin, settings)
+    token = bytes.fromhex(side["token"])
+    return Reader(lambda: socket.create_connection(address), token, twin, settings)
 
 
 class Pair:

@@ -7,10 +7,16 @@ import threading
 import time
 from typing import Any, Final
 
-from conformance.wire_from_the_document_frames import MESSAGE, Frame, FrameReader, write_frame
+from conformance.wire_from_the_document_frames import (
+    MAX_UNPROVEN_BYTES,
+    MESSAGE,
+    Frame,
+    FrameReader,
+    write_frame,
+)
 from conformance.wire_from_the_document_messages import decode_message, encode_message
 
-LINGER_S: Final = 0.5  # for a peer to read the last words; WIRE.md names no time
+LINGER_S: Final = 0.5  # 6: for a peer to read the last words
 
 
 class ClosedError(Exception):
@@ -34,7 +40,7 @@ class Stream:
 
     def __init__(self, connection: socket.socket) -> None:
         self.socket = connection
-        self.frames = FrameReader()
+        self.frames = FrameReader(max_message_bytes=MAX_UNPROVEN_BYTES)
         self._sending = threading.Lock()
 
     def send(self, frame: bytes) -> None:

@@ -5,7 +5,6 @@ from typing import Final
 from support.wire_holder_scripts import (
     ACCEPTED,
     AGAIN,
-    HELLO,
     LOST,
     NOT_HELD,
     NOT_OPEN,
@@ -13,25 +12,21 @@ from support.wire_holder_scripts import (
     READ,
     REQUESTS,
     SERVED,
-    WELCOME,
     fault,
 )
 from support.wire_holder_world import (
     TABLES,
     fails,
+    grants,
     hears,
-    hears_bytes,
-    hears_descriptor,
-    joins,
     loses,
     may_send,
     opens_many,
-    proves,
     sent,
+    strangers_open,
     waits,
 )
-from support.wire_scripts import On, Said, Script, script
-from transload_abi.wire import codec
+from support.wire_scripts import Said, Script, script
 from transload_abi.wire import messages as m
 from transload_abi.wire.holder_state import Serve
 from transload_abi.wire.ledger import Freed
@@ -63,6 +58,65 @@ REQUESTED: Final = (
         *OPENED,
         hears(m.Open(2, "h1", "l-h1", "r1")),
         m.Lease(2, 100, TABLES, 2, 2, 30_000),
+        ends="open",
+    ),
+    script(
+        "opened under another lease: the first stays open",
+        *OPENED,
+        hears(m.Open(2, "h1", "l-h0", "r2")),
+        m.Expired(2, "other_lease"),
+        hears(m.Open(3, "h1", "l-h1", "r1")),
+        m.Lease(3, 100, TABLES, 2, 2, 30_000),
+        *AGAIN,
+        ends="open",
+    ),
+    script(
+        "opened anew under its next lease",
+        *OPENED,
+        hears(m.Forgo(2, "h1", "l-h1")),
+        m.Ended(2, 0),
+        Freed("h1", "l-h1", "forgone", 0),
+        grants("h1", "l-h2"),
+        hears(m.Confirm(3, "h1")),
+        m.Expired(3, "ended"),
+        hears(m.Open(4, "h1", "l-h2", "r2")),
+        m.Lease(4, 100, TABLES, 1, 1, 30_000),
+        *AGAIN,
+        ends="open",
+    ),
+    script(
+        "ended, and opened for another of its readers",
+        *OPENED,
+        hears(m.Done(2, "h1")),
+        m.Ended(2, 1),
+        hears(m.Open(3, "h1", "l-h1", "r1")),
+        m.Expired(3, "ended"),
+        hears(m.Open(4, "h1", "l-h1", "r2")),
+        m.Lease(4, 100, TABLES, 2, 1, 30_000),
+        *AGAIN,
+        ends="open",
+    ),
+    script(
+        "opened before it is granted",
+        *ACCEPTED,
+        hears(m.Open(1, "h9", "l", "r1")),
+        m.Expired(1, "unknown"),
+        grants("h9", "l"),
+        hears(m.Confirm(2, "h9")),
+        m.Error("out_of_turn", NOT_OPEN, 2),
+        hears(m.Open(3, "h9", "l", "r1")),
+        m.Lease(3, 100, TABLES, 1, 1, 30_000),
+        ends="open",
+    ),
+    script(
+        "as many names have come as it is for",
+        *ACCEPTED,
+        hears(m.Open(1, "h2", "l-h2", "r1")),
+        m.Lease(1, 100, TABLES, 1, 1, 30_000),
+        strangers_open("h2", "l-h2", "r2"),
+        Said("too_many"),
+        strangers_open("h2", "l-h2", "r1"),
+        Said("lease"),
         ends="open",
     ),
     script(
@@ -313,6 +367,26 @@ READING: Final = (
         ends="open",
     ),
     script(
+        "cancelled twice under a frame",
+        *SERVED,
+        may_send(2),
+        Said(True),
+        hears(m.Cancel(2)),
+        hears(m.Cancel(2)),
+        sent(2, 10),
+        m.Cancelled(2),
+        hears(m.Cancel(2)),
+        *AGAIN,
+        ends="open",
+    ),
+    *(
+        script(f"cancelled: {name}", *OPENED, *lines, hears(m.Cancel(id_)), *AGAIN, ends="open")
+        for name, id_, lines in (
+            ("a request that is no read", 1, ()),
+            ("an id that was left out", 5, (hears(m.Confirm(7, "h1")), m.Confirmed(7, 30_000))),
+        )
+    ),
+    script(
         "an id of the future cancelled",
         *SERVED,
         hears(m.Cancel(3)),
@@ -345,99 +419,6 @@ READING: Final = (
     ),
 )
 
-ON_ONE: Final = m.Read(2, "h1", "g", ((0, 3),), stream=1)
-STREAM_GONE: Final = "read.stream: the data stream 1 has ended"
-STREAMS: Final = (
-    script(
-        "attached, and read on",
-        *OPENED,
-        joins(1),
-        On(1, m.Attached(1)),
-        hears(ON_ONE),
-        Serve(2, "l-h1", ON_ONE, 30),
-        ends="open",
-    ),
-    script(
-        "attached twice",
-        *OPENED,
-        joins(1),
-        On(1, m.Attached(1)),
-        joins(1),
-        On(2, m.Error("out_of_turn", "attach.stream: 1 is not free")),
-        *AGAIN,
-        ends="open",
-    ),
-    script(
-        "a stream that was not offered",
-        *OPENED,
-        joins(3),
-        On(1, m.Error("out_of_turn", "attach.stream: 3 is not free")),
-        *AGAIN,
-        ends="open",
-    ),
-    script(
-        "a stranger's stream",
-        hears(HELLO),
-        WELCOME,
-        proves(b"secret"),
-        hears_descriptor(b"same"),
-        *ACCEPTED[-3:],
-        joins(1, b"guess"),
-        On(1, m.Error("bad_proof", "attach.proof: not of this session's reader")),
-        joins(1, b"secret"),
-        On(2, m.Attached(1)),
-        ends="open",
-        token=b"secret",
-    ),
-    script(
-        "a stream of a session that there is not",
-        *OPENED,
-        joins(1, session="99" * 16),
-        On(1, m.Error("out_of_turn", "attach.session: no such session")),
-        *AGAIN,
-        ends="open",
-    ),
-    script(
-        "a stream ends between frames: its reads fail, it is not offered again",
-        *OPENED,
-        joins(1),
-        On(1, m.Attached(1)),
-        hears(ON_ONE),
-        Serve(2, "l-h1", ON_ONE, 30),
-        loses(1),
-        m.Error("bad_read", STREAM_GONE, 2),
-        hears(m.Read(3, "h1", "g", ((0, 3),), stream=1)),
-        m.Error("bad_read", "read.stream: 1 is not attached", 3),
-        joins(1),
-        On(2, m.Error("out_of_turn", "attach.stream: 1 is not free")),
-        *AGAIN,
-        ends="open",
-    ),
-    script(
-        "a stream ends under a frame",
-        *OPENED,
-        joins(1),
-        On(1, m.Attached(1)),
-        hears(ON_ONE),
-        Serve(2, "l-h1", ON_ONE, 30),
-        may_send(2),
-        Said(True),
-        loses(1),
-        sent(2, 0),
-        m.Error("bad_read", STREAM_GONE, 2),
-        ends="open",
-    ),
-    script(
-        "a reader speaks on a data stream",
-        *OPENED,
-        joins(1),
-        On(1, m.Attached(1)),
-        hears_bytes(codec.encode(m.Bye()), 1),
-        *fault("out_of_turn", "stream 1: a reader says nothing on it but attach"),
-        ends="ended",
-    ),
-)
-
 MANY: Final = (
     script(
         "more handoffs open than may be",
@@ -451,4 +432,4 @@ MANY: Final = (
     ),
 )
 
-SCRIPTS: Final[tuple[Script, ...]] = (*REQUESTED, *READING, *STREAMS, *MANY)
+SCRIPTS: Final[tuple[Script, ...]] = (*REQUESTED, *READING, *MANY)

@@ -71,9 +71,9 @@ class HolderWorld:
     def feed(self, link: int, data: bytes) -> None:
         self._told += self.links[link].feed(data, self.now)
 
-    def join(self, message: messages.Attach) -> None:
+    def join(self, message: messages.Attach, more: bytes) -> None:
         self.links.append(self.reception.connect("00" * 16, "00" * 32, self.now))
-        self.feed(len(self.links) - 1, codec.encode(message))
+        self.feed(len(self.links) - 1, codec.encode(message) + more)
 
     def lose(self, link: int) -> None:
         self._told += self.links[link].lose(self.now)
@@ -130,6 +130,24 @@ def opens_many(number: int) -> Do:
     return Do(f"opens {number} others", does)
 
 
+def grants(handoff: str, lease: str) -> Do:
+    """One more handoff, for one reader."""
+    return Do(
+        f"grants {handoff} {lease}",
+        lambda world: world.ledger.grant(handoff, lease, TABLES, 100, 1, world.now),
+    )
+
+
+def strangers_open(handoff: str, lease: str, reader: str) -> Do:
+    """Another session opens a handoff; the ledger's answer is said."""
+
+    def does(world: HolderWorld) -> None:
+        held = world.ledger.open(handoff, lease, reader, world.now)
+        world.say(Said(held if isinstance(held, str) else "lease"))
+
+    return Do(f"others open {handoff} {lease} as {reader}", does)
+
+
 def hears_bytes(data: bytes, link: int = 0) -> Do:
     return Do(f"bytes {data!r} on {link}", lambda world: world.feed(link, data))
 
@@ -147,15 +165,15 @@ def proves(token: bytes) -> Do:
     return Do(f"proves {token!r}", does)
 
 
-def joins(stream: int, token: bytes = b"", session: str = SESSION) -> Do:
-    """A connection asks to be a data stream; it is the next one, from 1."""
+def joins(stream: int, token: bytes = b"", session: str = SESSION, more: bytes = b"") -> Do:
+    """A connection asks to be a data stream, and may say more; it is the next one, from 1."""
 
     def does(world: HolderWorld) -> None:
         digest = b""
         if world.welcome_body:
             digest = auth.transcript(world.hello_body, world.welcome_body)
         proof = auth.stream_proof(auth.session_key(token, digest), session, stream)
-        world.join(messages.Attach(session, stream, proof))
+        world.join(messages.Attach(session, stream, proof), more)
 
     return Do(f"joins as {stream}", does)
 

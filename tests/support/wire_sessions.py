@@ -8,8 +8,11 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from transload_abi import read
 from transload_abi.compare import compare
+from transload_abi.text import encode_msgpack
 from transload_abi.types import Descriptor
 from transload_abi.wire import codec, frames, messages
 from transload_abi.wire.holder_state import (
@@ -34,22 +37,22 @@ SESSIONS: dict[str, dict[str, Any]] = {
 Step = dict[str, Any]
 
 
-def _message(session: dict[str, Any], name: str) -> Any:
-    """The first message of a type, or None."""
-    for step in session["steps"]:
-        if step.get("message", {}).get("type") == name:
-            body = bytes.fromhex(step["bytes"])[frames.HEADER_BYTES :]
-            return codec.decode(body, step["from"])
-    return None
-
-
-def descriptor_of(session: dict[str, Any], sender: str) -> tuple[bytes, Descriptor] | None:
+def descriptor_of(session: dict[str, Any], side: str) -> tuple[bytes, Descriptor] | None:
     """As it is sent, and what it says."""
-    for step in session["steps"]:
-        if step["from"] == sender and "descriptor" in step:
-            body = bytes.fromhex(step["bytes"])[frames.HEADER_BYTES :]
-            return body, read(body)
-    return None
+    tree = session[side]["descriptor"]
+    if tree is None:
+        return None
+    found = read(json.dumps(tree).encode())
+    return encode_msgpack(found), found
+
+
+def _meaning(frame: bytes, sender: codec.Sender) -> object:
+    """A frame; of a message that gives a reason all but the words."""
+    if frame[4:5] != bytes([frames.MESSAGE]):
+        return frame
+    message = codec.decode(frame[frames.HEADER_BYTES :], sender)
+    has_reason = isinstance(message, messages.Refuse | messages.Error | messages.Bye)
+    return msgspec.structs.replace(message, reason="") if has_reason else frame
 
 
 class HolderSide:
@@ -57,24 +60,25 @@ class HolderSide:
 
     Args:
         session: The vector.
-        descriptor: The holder's, where the vector does not send it.
     """
 
-    def __init__(self, session: dict[str, Any], descriptor: tuple[bytes, Descriptor]) -> None:
-        body, self.holder = descriptor_of(session, "holder") or descriptor
-        welcome = _message(session, "welcome")
+    def __init__(self, session: dict[str, Any]) -> None:
+        side = session["holder"]
+        found = descriptor_of(session, "holder")
+        assert found is not None
+        body, self.holder = found
         self.now = 0.0
         self.ledger = Ledger()
-        self.tables: dict[str, list[int]] = session["handoff"]["tables"]
-        self.memory = {name: bytes.fromhex(text) for name, text in session["memory"].items()}
-        self._grant(session)
+        self.tables: dict[str, list[int]] = {}
+        self.memory = {name: bytes.fromhex(text) for name, text in side["pools"].items()}
+        self._grant(side["handoff"])
         settings = HolderSettings(
-            welcome.engine,
-            welcome.generation,
+            side["engine"],
+            side["generation"],
             body,
-            bytes.fromhex(session["token"]),
-            welcome.max_data_bytes,
-            welcome.max_streams,
+            bytes.fromhex(side["token"]),
+            side["max_data_bytes"],
+            side["max_streams"],
         )
         self.reception = Reception(
             settings,
@@ -82,7 +86,7 @@ class HolderSide:
             self._judge,
             lambda wanted, tables: size_of(self.holder, wanted, tables),
         )
-        self.nonces = welcome.session, welcome.nonce
+        self.nonces = side["session"], side["nonce"]
         self.links: dict[int, Link] = {}
         self.owed: dict[int, bytes] = defaultdict(bytes)
         self.serving: dict[int, Serve] = {}
@@ -95,13 +99,12 @@ class HolderSide:
             return Incompatible(found.findings[0].path, found.findings[0].reason)
         return Compatible(found.verdict)
 
-    def _grant(self, session: dict[str, Any]) -> None:
-        request = _message(session, "open") or _message(session, "forgo")
-        if request:
-            lease = _message(session, "lease")
+    def _grant(self, handoff: dict[str, Any] | None) -> None:
+        if handoff:
+            self.tables = handoff["tables"]
             tables = tuple(messages.Table(int(name), len(ids)) for name, ids in self.tables.items())
-            num_tokens = lease.num_tokens if lease else 1
-            self.ledger.grant(request.handoff, request.lease, tables, num_tokens, 1, self.now)
+            counts = handoff["num_tokens"], handoff["readers"]
+            self.ledger.grant(handoff["handoff"], handoff["lease"], tables, *counts, self.now)
 
     def play(self) -> None:
         """All steps; what is ours must be as they say, and nothing more."""
@@ -127,15 +130,7 @@ class HolderSide:
         """Our next frame on a stream is this one; a refusal's words do not bind."""
         num_bytes = int.from_bytes(self.owed[stream][:4], "little") + frames.HEADER_BYTES
         ours, self.owed[stream] = self.owed[stream][:num_bytes], self.owed[stream][num_bytes:]
-        if b"refuse" in frame:
-            said, due = (
-                codec.decode(each[frames.HEADER_BYTES :], "holder") for each in (ours, frame)
-            )
-            assert isinstance(said, messages.Refuse)
-            assert isinstance(due, messages.Refuse)
-            assert said.path == due.path
-        else:
-            assert ours == frame
+        assert _meaning(ours, "holder") == _meaning(frame, "holder")
 
     @property
     def _session(self) -> Any:
@@ -180,19 +175,18 @@ class ReaderSide:
     """Our reader in a session of the vectors."""
 
     def __init__(self, session: dict[str, Any]) -> None:
-        hello = _message(session, "hello")
+        side = session["reader"]
         own = descriptor_of(session, "reader")
-        holder = descriptor_of(session, "holder")
-        self.holder = holder[1] if holder else None
         settings = ReaderSettings(
-            hello.engine,
-            hello.generation,
+            side["engine"],
+            side["generation"],
             own[0] if own else None,
-            bytes.fromhex(session["token"]),
-            hello.max_data_bytes,
-            holder_generation=_message(session, "welcome").generation,
+            bytes.fromhex(side["token"]),
+            side["max_data_bytes"],
+            holder_generation="4",
         )
-        self.session = ReaderSession(settings, hello.nonce, 0.0)
+        self.holder: Descriptor | None = None
+        self.session = ReaderSession(settings, side["nonce"], 0.0)
         self.owed: dict[int, bytes] = defaultdict(bytes)
         self.events: list[ReaderEvent] = []
         self.steps: list[Step] = session["steps"]
@@ -203,20 +197,27 @@ class ReaderSide:
         for at, step in enumerate(self.steps):
             frame, stream = bytes.fromhex(step["bytes"]), step["stream"]
             if step["from"] == "holder":
+                if "descriptor" in step:
+                    self.holder = read(frame[frames.HEADER_BYTES :])
                 if step.get("message", {}).get("type") == "expired":
                     # What is asked next has crossed it: our reader asks nothing of what is gone.
                     asked.add(at + 1)
                     self._ask(self.steps[at + 1])
                 self.events += self.session.feed(stream, frame, 0.0)
                 continue
-            if "message" in step and at not in asked:
+            if "follows" not in step and at not in asked:
                 self._ask(step)
             self.owed[0] += self.session.data_to_send()
-            assert self.owed[stream][: len(frame)] == frame, step
-            self.owed[stream] = self.owed[stream][len(frame) :]
+            self._compare(stream, frame)
         self.owed[0] += self.session.data_to_send()
         assert set(self.owed.values()) <= {b""}
         return self.events
+
+    def _compare(self, stream: int, frame: bytes) -> None:
+        """Our next frame on a stream is this one; the words of a bye do not bind."""
+        num_bytes = int.from_bytes(self.owed[stream][:4], "little") + frames.HEADER_BYTES
+        ours, self.owed[stream] = self.owed[stream][:num_bytes], self.owed[stream][num_bytes:]
+        assert _meaning(ours, "reader") == _meaning(frame, "reader")
 
     def _ask(self, step: Step) -> None:
         """What the owner wants, such that the message comes of it."""
@@ -225,8 +226,6 @@ class ReaderSide:
         match message["type"]:
             case "hello":
                 session.begin(0.0)
-            case "prove":
-                pass
             case "attach":
                 self.owed[stream] += session.attach(stream, 0.0)
             case "open":

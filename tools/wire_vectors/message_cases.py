@@ -12,6 +12,8 @@ OTHER_NONCE = "ffeeddccbbaa99887766554433221100" * 2
 PROOF = "0123456789abcdef" * 4
 SESSION = "5e55109e" * 4
 MAX = (1 << 53) - 1
+MAX_UNPROVEN = 4096
+"""Bytes of a message before its sender's proof was taken."""
 
 
 class MessageCase(NamedTuple):
@@ -30,6 +32,21 @@ class MessageCase(NamedTuple):
     meaning: Document
     body: bytes
     is_canonical: bool = True
+
+
+def padded(document: Document, num_bytes: int) -> Document:
+    """A message with an extension that makes its body so long, of some thousand bytes."""
+    parts = [256] * ((num_bytes - len(pack(document))) // 259 - 1)
+    lacking = num_bytes - len(pack(_padded(document, parts)))
+    for at in range(len(parts)):
+        more = min(lacking, 500 - parts[at])
+        parts[at] += more
+        lacking -= more
+    return _padded(document, parts)
+
+
+def _padded(document: Document, parts: list[int]) -> Document:
+    return {**document, "x_pad": ["x" * part for part in parts]}
 
 
 def _hello(**more: object) -> Document:
@@ -84,10 +101,10 @@ _WIDE_NULLS = [[2 * number, 1] for number in range(4096)]
 
 _READER: list[tuple[str, Document]] = [
     ("hello", _hello()),
-    ("hello-full", _hello(versions=[1, 2, 65535], features=["a", "shared_memory"])),
+    ("hello-full", _hello(versions=[1, 2, 65535], features=["a", "f" * 64])),
     ("hello-least", _hello(engine="", generation="g", max_data_bytes=4096)),
     ("hello-longest-names", _hello(engine="é" * 256, generation="g" * 256)),
-    ("hello-most-features", _hello(features=sorted(f"{n:064d}" for n in range(64)))),
+    ("hello-most-features", _hello(features=[f"{n:056d}" for n in range(64)])),
     ("prove", {"type": "prove", "proof": PROOF}),
     ("attach", {"type": "attach", "session": SESSION, "stream": 16, "proof": PROOF}),
     ("open", {"type": "open", "id": 1, "handoff": "h", "lease": "l", "reader": "r"}),
@@ -176,6 +193,8 @@ def _other_spellings() -> list[MessageCase]:
             _read(layers=None, heads=None, form="elements", stream=0, checksums=False),
         ),
         ("hello-extensions", "reader", _hello(), _hello(x_more=extension, x_=0)),
+        ("hello-longest", "reader", _hello(), padded(_hello(), MAX_UNPROVEN)),
+        ("welcome-longest", "holder", _welcome(), padded(_welcome(), MAX_UNPROVEN)),
         ("bye-default", "reader", {"type": "bye"}, {"type": "bye", "reason": ""}),
         (
             "lease-extensions",

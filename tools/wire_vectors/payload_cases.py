@@ -20,6 +20,7 @@ def reads() -> list[Document]:
         descriptor = _descriptor(name)
         for number, (request, ids) in enumerate(rows):
             read = {"group": "attention", "blocks": [[0, len(ids)]], **request}
+            assert _null_block(descriptor, read["group"]) not in ids, name
             runs = _joined(_pieces(descriptor, read, ids))
             found.append(
                 {
@@ -42,6 +43,11 @@ def refused() -> list[Document]:
             read = {"group": "attention", "blocks": [[0, 1]], **request}
             found.append({"descriptor": name, "read": read, "path": path})
     return found
+
+
+def _null_block(descriptor: Document, name: str) -> object:
+    group = next(each for each in descriptor["groups"] if each["id"] == name)
+    return group.get("null_block")
 
 
 def _pieces(descriptor: Document, read: Document, ids: list[int]) -> Iterator[list[Any]]:
@@ -111,18 +117,18 @@ _LAST = {"layers": [1, 1]}
 
 _READS: dict[str, list[tuple[Document, list[int]]]] = {
     "bare": [({}, [1]), (_PAGE, [2, 3, 1])],
-    "odd-bf16": [({}, [2, 0]), (_PAGE, [1]), ({**_ONE, **_LAST}, [1])],
+    "odd-bf16": [({}, [2, 1]), (_PAGE, [1]), ({**_ONE, **_LAST}, [1])],
     "padded-blocks-bf16": [(_BLOCK, [3, 1]), (_PAGE, [1, 2]), ({}, [1])],
     "padded-pages-bf16": [({}, [2, 3]), (_PAGE, [2, 3]), (_BLOCK, [2, 3])],
-    "vllm-lbhnc-bf16": [({}, [0, 1, 3]), (_PAGE, [3, 1]), (_OTHER, [1]), (_LAST, [1, 2])],
+    "vllm-lbhnc-bf16": [({}, [2, 1, 3]), (_PAGE, [3, 1]), (_OTHER, [1]), (_LAST, [1, 2])],
     "vllm-lbnhc-bf16": [(_ONE, [2]), ({**_OTHER, **_LAST}, [2])],
     "vllm-blhnc-bf16": [({}, [1, 2]), (_BLOCK, [1, 2])],
-    "vllm-bhlnc-bf16": [({}, [1]), (_LAST, [1]), (_OTHER, [0]), (_BLOCK, [3])],
+    "vllm-bhlnc-bf16": [({}, [1]), (_LAST, [1]), (_OTHER, [2]), (_BLOCK, [3])],
     "vllm-lhbnc-bf16": [({}, [1, 2])],
     "vllm-cpu-bf16": [({}, [3]), (_OTHER, [3])],
     "vllm-cpu-two-kernel-blocks": [({}, [1]), (_ONE, [1])],
     "rocm-x8-bf16": [({}, [1]), (_OTHER, [1])],
-    "sglang-bf16": [({}, [2, 3]), (_PAGE, [0]), ({**_OTHER, **_LAST}, [1])],
+    "sglang-bf16": [({}, [2, 3]), (_PAGE, [1]), ({**_OTHER, **_LAST}, [1])],
     "per-token-head-e4m3-unaligned": [({}, [1]), (_ONE, [1])],
     "per-token-head-e4m3fnuz-planes": [({}, [1]), (_ONE, [1])],
     "slice-of-heads": [({}, [1]), ({"heads": [2, 2]}, [1]), ({"heads": [3, 1]}, [1])],

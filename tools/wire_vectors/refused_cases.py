@@ -5,7 +5,15 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from abi_vectors.packed import pack
-from wire_vectors.message_cases import MAX, NONCE, PROOF, SESSION, accepted
+from wire_vectors.message_cases import (
+    MAX,
+    MAX_UNPROVEN,
+    NONCE,
+    PROOF,
+    SESSION,
+    accepted,
+    padded,
+)
 from wire_vectors.spelling import Document
 
 
@@ -27,7 +35,21 @@ class RefusedCase(NamedTuple):
 
 def refused() -> list[RefusedCase]:
     """All of them."""
-    return [*_bytes(), *_types(), *_fields()]
+    return [*_bytes(), *_unproven(), *_types(), *_fields()]
+
+
+def _unproven() -> list[RefusedCase]:
+    """Longer than a message may be that comes before a proof, or on a data stream."""
+    good = {case.name: case for case in accepted()}
+    return [
+        RefusedCase(
+            f"{name}-too-long",
+            good[name].sender,
+            name,
+            pack(padded(good[name].meaning, MAX_UNPROVEN + 1)),
+        )
+        for name in ("hello", "prove", "attach", "welcome", "attached")
+    ]
 
 
 def _bytes() -> list[RefusedCase]:

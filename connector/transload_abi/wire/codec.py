@@ -18,8 +18,17 @@ from transload_abi.tree import EXTENSION_PREFIX, Tree, inspect, join, nested, qu
 from transload_abi.wire.errors import BadMessage, Unsendable
 from transload_abi.wire.field_rules import FieldError, check_fields
 from transload_abi.wire.frames import message_frame
-from transload_abi.wire.limits import MAX_MESSAGE_BYTES
-from transload_abi.wire.messages import HolderMessage, Message, ReaderMessage
+from transload_abi.wire.limits import MAX_MESSAGE_BYTES, MAX_UNPROVEN_BYTES
+from transload_abi.wire.messages import (
+    Attach,
+    Attached,
+    Hello,
+    HolderMessage,
+    Message,
+    Prove,
+    ReaderMessage,
+    Welcome,
+)
 
 Sender = Literal["reader", "holder"]
 
@@ -31,6 +40,9 @@ _STRUCTS: Final = {
     for sender, union in _UNIONS.items()
 }
 """By sender and type."""
+
+_UNPROVEN: Final = (Hello, Welcome, Prove, Attach, Attached)
+"""Said before a proof was taken, or on a data stream: never longer than `MAX_UNPROVEN_BYTES`."""
 
 _LACKING: Final = re.compile(r"Object missing required field `(.*)`")
 _AT: Final = re.compile(r" - at `(?:key in )?\$\.?(.*)`$", re.DOTALL)
@@ -57,8 +69,9 @@ def encode_body(message: Message) -> bytes:
     except FieldError as error:
         raise Unsendable(error.problem, f"{name}.{error.field}") from None
     body = pack(tree)
-    if len(body) > MAX_MESSAGE_BYTES:
-        raise Unsendable(f"{len(body)} bytes, more than {MAX_MESSAGE_BYTES}", name)
+    most = _max_bytes(type(message))
+    if len(body) > most:
+        raise Unsendable(f"{len(body)} bytes, more than {most}", name)
     return body
 
 
@@ -78,6 +91,8 @@ def decode(body: bytes, sender: Sender) -> Message:
     if struct is None:
         got = quote(name) if TYPE in tree else "none"
         raise BadMessage(f"no message of a {sender} in this version: {got}", TYPE)
+    if len(body) > _max_bytes(struct):
+        raise BadMessage(f"{len(body)} bytes, more than {_max_bytes(struct)}", str(name))
     known = {key: item for key, item in tree.items() if key != TYPE}
     known = _known_fields(known, struct, str(name))
     try:
@@ -111,6 +126,10 @@ def read_tree(body: bytes) -> dict[str, Tree]:
 def type_of(message: Message) -> str:
     """The name of a message's type on the wire."""
     return str(message.__struct_config__.tag)
+
+
+def _max_bytes(struct: type[Message]) -> int:
+    return MAX_UNPROVEN_BYTES if struct in _UNPROVEN else MAX_MESSAGE_BYTES
 
 
 def _known_type(tree: Tree) -> str:

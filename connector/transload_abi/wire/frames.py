@@ -10,7 +10,8 @@ be received straight into their destination, and `skip` tells the decoder. `want
 are to be asked for in between, so that nothing beyond a header is taken from the socket.
 
 Knows nothing of what messages say (`codec`), nor whose turn it is: the owner says by
-`max_data_bytes` and `max_descriptor_bytes` what may come, and may change them between two frames.
+`max_data_bytes`, `max_descriptor_bytes` and `max_message_bytes` what may come, and may change them
+between two frames.
 """
 
 import struct
@@ -113,11 +114,18 @@ class FrameDecoder:
     Attributes:
         max_data_bytes: Of the bytes in a data frame; 0: none may come.
         max_descriptor_bytes: Of a descriptor; 0: none may come.
+        max_message_bytes: Of a message.
     """
 
-    def __init__(self, max_data_bytes: int = 0, max_descriptor_bytes: int = 0) -> None:
+    def __init__(
+        self,
+        max_data_bytes: int = 0,
+        max_descriptor_bytes: int = 0,
+        max_message_bytes: int = MAX_MESSAGE_BYTES,
+    ) -> None:
         self.max_data_bytes = max_data_bytes
         self.max_descriptor_bytes = max_descriptor_bytes
+        self.max_message_bytes = max_message_bytes
         self._held = bytearray()
         self._kind = 0
         self._part_bytes = HEADER_BYTES
@@ -198,7 +206,7 @@ class FrameDecoder:
             _check_length(self._num_data, self.max_data_bytes, "data")
             self._part_bytes = DATA_HEADER_BYTES
         elif kind == MESSAGE:
-            _check_length(num_bytes, MAX_MESSAGE_BYTES, "message")
+            _check_length(num_bytes, self.max_message_bytes, "message")
             self._part_bytes = num_bytes
         elif kind == DESCRIPTOR:
             _check_length(num_bytes, self.max_descriptor_bytes, "descriptor")

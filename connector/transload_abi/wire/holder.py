@@ -15,7 +15,7 @@ Knows nothing of connections (`reception`).
 """
 
 from transload_abi.wire import codec, frames, messages
-from transload_abi.wire.errors import OutOfTurn, WireError
+from transload_abi.wire.errors import BadFrame, OutOfTurn, WireError
 from transload_abi.wire.holder_requests import fail_read
 from transload_abi.wire.holder_state import (
     Compare,
@@ -229,10 +229,10 @@ class HolderSession:
         core = self._core
         if isinstance(frame, frames.DescriptorFrame):
             if core.state is not HolderState.DESCRIPTOR:
-                raise OutOfTurn("none may come now", "descriptor")
+                raise BadFrame("none may come now", "descriptor")
             return core.compare(frame.body)
         if not isinstance(frame, frames.MessageFrame):
-            raise OutOfTurn("a reader sends none", "data")
+            raise BadFrame("none may come now", "data")
         message = codec.decode(frame.body, "reader")
         if isinstance(message, messages.Hello):
             core.hello_body = frame.body

@@ -214,7 +214,7 @@ def fail_reads_of_stream(c: HolderCore, e: object) -> None:
     assert isinstance(e, StreamLost)
     for id_, read in list(c.reads.items()):
         if read.stream == e.stream:
-            fail_read(c, id_, BadRead(f"the data stream {e.stream} has ended", "read.stream"))
+            fail_read(c, id_, WireError(f"the data stream {e.stream} has ended", "read.stream"))
 
 
 def fail_read(c: HolderCore, id_: int, error: WireError) -> None:

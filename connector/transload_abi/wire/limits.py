@@ -9,6 +9,11 @@ from typing import Final
 MAX_MESSAGE_BYTES: Final = 1 << 16
 """Of a message's body."""
 
+MAX_UNPROVEN_BYTES: Final = 1 << 12
+"""Of a message that comes before its sender's proof was taken, or on a data stream. One with names
+of usual length has 300 bytes; one of 64 KiB takes tens of milliseconds to decode, which strangers
+shall not ask for."""
+
 MAX_DATA_BYTES: Final = 1 << 23
 """Of the bytes in one data frame; a side may announce less."""
 

@@ -21,7 +21,14 @@ from transload_abi.limits import MAX_DOCUMENT_BYTES
 from transload_abi.wire import auth, codec, frames, messages
 from transload_abi.wire import reader_waits as waits
 from transload_abi.wire.errors import OutOfTurn, WireError
-from transload_abi.wire.limits import MAX_ID, MAX_OPEN, MAX_READS, MAX_REASON_CHARS
+from transload_abi.wire.limits import (
+    MAX_ID,
+    MAX_MESSAGE_BYTES,
+    MAX_OPEN,
+    MAX_READS,
+    MAX_REASON_CHARS,
+    MAX_UNPROVEN_BYTES,
+)
 from transload_abi.wire.reader_events import ReaderEvent
 from transload_abi.wire.reader_state import (
     BeginAsked,
@@ -73,7 +80,7 @@ class ReaderSession:
 
     def __init__(self, settings: ReaderSettings, nonce: str, now: float) -> None:
         self._core = ReaderCore(settings, nonce, now=now, since=now)
-        self._decoders = {0: frames.FrameDecoder()}
+        self._decoders = {0: frames.FrameDecoder(max_message_bytes=MAX_UNPROVEN_BYTES)}
         self._over: set[int] = set()
         self._incoming: dict[int, _Incoming] = {}
 
@@ -110,7 +117,7 @@ class ReaderSession:
         if not 1 <= stream <= core.welcome.max_streams or stream in self._decoders:
             raise ValueError(f"the stream {stream} was not offered, or was had")
         core.attaching[stream] = core.since = core.now
-        self._decoders[stream] = frames.FrameDecoder()
+        self._decoders[stream] = frames.FrameDecoder(max_message_bytes=MAX_UNPROVEN_BYTES)
         key = auth.session_key(core.settings.token, core.digest)
         proof = auth.stream_proof(key, core.welcome.session, stream)
         return codec.encode(messages.Attach(core.welcome.session, stream, proof))
@@ -326,6 +333,8 @@ class ReaderSession:
         decoder.max_data_bytes = most if may_read else 0
         is_due = stream == 0 and core.state is ReaderState.DESCRIPTOR
         decoder.max_descriptor_bytes = MAX_DOCUMENT_BYTES if is_due else 0
+        is_proven = stream == 0 and core.welcome is not None
+        decoder.max_message_bytes = MAX_MESSAGE_BYTES if is_proven else MAX_UNPROVEN_BYTES
 
     def _lease(self, handoff: str) -> str:
         """Of a handoff that must be open."""

@@ -1,7 +1,8 @@
 """A holder's connections: the first message says whether one begins a session or joins one.
 
 Bytes and the time in, bytes and events out. Knows no sockets, and draws no nonces. Each connection
-costs a message at most before it has proven the token; how many there may be is the owner's to say.
+costs a short message at most before it has proven the token; how many there may be is the owner's
+to say. Whatever a reader says on a data stream behind `attach` ends that stream alone.
 """
 
 from collections.abc import Callable
@@ -18,6 +19,7 @@ from transload_abi.wire.holder_state import (
     Measure,
 )
 from transload_abi.wire.ledger import Ledger
+from transload_abi.wire.limits import MAX_MESSAGE_BYTES, MAX_UNPROVEN_BYTES
 
 
 class Reception:
@@ -70,38 +72,28 @@ class Link:
         self._since = now
         self._out = b""
         self._is_refused = False
-        self._decoder = frames.FrameDecoder()
+        self._is_lost = False
+        self._decoder = frames.FrameDecoder(max_message_bytes=MAX_UNPROVEN_BYTES)
 
     @property
     def is_over(self) -> bool:
         """Whether it is to be closed once what is to be sent is sent."""
         if self.session is None:
             return self._is_refused
-        return self.session.state is HolderState.ENDED
+        return self._is_lost or self.session.state is HolderState.ENDED
 
     def feed(self, data: frames.Buffer, now: float) -> list[HolderEvent]:
         """Bytes of the connection; dropped once it is over."""
-        events: list[HolderEvent] = []
-        try:
-            for frame in self._decoder.feed(data):
-                if self.is_over:
-                    break
-                events += self._take(frame, now)
-                wants_descriptor = (
-                    self.session is not None and self.session.state is HolderState.DESCRIPTOR
-                )
-                self._decoder.max_descriptor_bytes = MAX_DOCUMENT_BYTES * wants_descriptor
-        except WireError as error:
-            events += self._break_off(error, now)
-        return events
+        return [] if self.is_over else self._feed(data, now)
 
     def lose(self, now: float) -> list[HolderEvent]:
-        """The connection has ended, or broke."""
+        """The connection has ended, or broke, or a data stream of it is of no use any more."""
         session = self.session
         if session is None:
             self._is_refused = True
             return []
         if self.stream:
+            self._is_lost = True
             return session.take_stream_loss(self.stream, now)
         return self._ending(session.take_loss(now))
 
@@ -136,12 +128,34 @@ class Link:
             return []
         return self._ending(self.session.tick(now))
 
+    def _feed(self, data: frames.Buffer, now: float) -> list[HolderEvent]:
+        events: list[HolderEvent] = []
+        try:
+            for frame in self._decoder.feed(data):
+                if self.is_over:
+                    return events
+                if self.stream:
+                    return events + self.lose(now)
+                events += self._take(frame, now)
+                self._bound()
+        except WireError as error:
+            return events + (self.lose(now) if self.stream else self._break_off(error, now))
+        if self.stream and not self._decoder.is_between_frames:
+            return events + self.lose(now)
+        return events
+
     def _take(self, frame: frames.Frame, now: float) -> list[HolderEvent]:
         if self.session is None:
             return self._begin(frame, now)
-        if self.stream:
-            raise OutOfTurn("a reader says nothing on it but attach", f"stream {self.stream}")
         return self._ending(self.session.take(frame, now))
+
+    def _bound(self) -> None:
+        """Let the decoder take what may come next."""
+        state = None if self.session is None or self.stream else self.session.state
+        is_proven = state not in (None, HolderState.HELLO, HolderState.PROOF)
+        self._decoder.max_message_bytes = MAX_MESSAGE_BYTES if is_proven else MAX_UNPROVEN_BYTES
+        is_due = state is HolderState.DESCRIPTOR
+        self._decoder.max_descriptor_bytes = MAX_DOCUMENT_BYTES if is_due else 0
 
     def _begin(self, frame: frames.Frame, now: float) -> list[HolderEvent]:
         """The first frame."""

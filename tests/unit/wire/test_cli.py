@@ -3,31 +3,27 @@
 import json
 import shutil
 import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from support.harnesses import VECTORS, Bend, Bent
-from transload_abi.harness.protocol import Answer, Declined, Done, Fields, InProcess
+from support.harnesses import Bend, Bent
+from support.wire_bends import (
+    FOLDER,
+    FRAMES,
+    OURS,
+    SESSIONS,
+    declines,
+    does_all,
+    failures,
+    names,
+    says,
+)
+from transload_abi.harness.protocol import Answer, Fields, InProcess
 from transload_abi.harness.report import run as run_vectors
-from transload_abi.packed import pack
-from transload_abi.wire import cli, codec, frames
+from transload_abi.wire import cli
 from transload_abi.wire.conformance.checks import KINDS, check_frames, vectors_in
-from transload_abi.wire.conformance.ours import ours
 
-FOLDER = VECTORS / "wire"
-FRAMES = FOLDER / "frames.json"
-OURS = ours(cli._compare)
-ASK_FOR = {
-    "decode_message": ("messages/", "refused/"),
-    "encode_message": ("messages/",),
-    "decode_frames": ("frames/",),
-    "prove": ("proofs/",),
-    "payload": ("payloads/",),
-    "play": ("sessions/",),
-}
 FILES = {
     "messages/": "messages.json",
     "refused/": "refused.json",
@@ -40,17 +36,6 @@ def run(capsys: pytest.CaptureFixture[str], *args: str) -> tuple[int, str, str]:
     status = cli.main(args)
     out, err = capsys.readouterr()
     return status, out, err
-
-
-def failures(operation: str, bend: Bend) -> dict[str, str]:
-    """By vector of those that ask for the operation, its first failure."""
-    vectors = vectors_in(FOLDER, Bent(OURS, operation, bend))
-    concerned = [each for each in vectors if each[0].startswith(ASK_FOR[operation])]
-    return {each.name: each.failures[0] for each in run_vectors(concerned) if each.failures}
-
-
-def names(prefix: str) -> set[str]:
-    return {name for name, _ in vectors_in(FOLDER, OURS) if name.startswith(prefix)}
 
 
 # --- the command
@@ -71,11 +56,12 @@ def test_no_vector_is_left_out() -> None:
     payloads = json.loads((FOLDER / "payloads.json").read_text())
     assert len(names("payloads/")) == len(payloads["reads"]) + len(payloads["refused"])
     sides = {
-        f"sessions/{file.stem}/{side}"
-        for file in (FOLDER / "sessions").iterdir()
+        f"sessions/{name}/{side}"
+        for name, session in SESSIONS.items()
         for side in ("holder", "reader")
+        if side in session
     }
-    assert names("sessions/") == sides - {"sessions/wrong-token/reader"}
+    assert names("sessions/") == sides
     assert {file.name for file in FOLDER.iterdir()} == {*KINDS, "README.md", "descriptors"}
 
 
@@ -158,10 +144,10 @@ def test_folders_without_vectors(
 
 def test_a_session_that_says_nothing(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     (tmp_path / "sessions").mkdir()
-    (tmp_path / "sessions" / "one.json").write_text('{"steps": []}')
+    (tmp_path / "sessions" / "one.json").write_text('{"steps": [], "reader": {}}')
     status, out, _ = run(capsys, "check", str(tmp_path))
     assert status == 1
-    told = "sessions/one/reader: the vector itself cannot be read: KeyError('token')"
+    told = "sessions/one/reader: the vector itself cannot be read: KeyError('descriptor')"
     assert out.splitlines()[0] == told
 
 
@@ -175,29 +161,6 @@ def test_arguments_that_are_wrong(
 
 
 # --- wrong about one thing
-
-
-def says(**changed: Any) -> Bend:
-    """Other fields, where something was done; those that are functions take what was there."""
-
-    def bend(answer: Answer, _asked: Fields) -> Answer:
-        if not isinstance(answer, Done):
-            return answer
-        new = {
-            name: change(answer.fields[name]) if callable(change) else change
-            for name, change in changed.items()
-        }
-        return Done({**answer.fields, **new})
-
-    return bend
-
-
-def declines(answer: Answer, _asked: Fields) -> Answer:
-    return Declined("bad", "here", "no") if isinstance(answer, Done) else answer
-
-
-def does_all(answer: Answer, _asked: Fields) -> Answer:
-    return answer if isinstance(answer, Done) else Done({})
 
 
 def only_in_one_piece(answer: Answer, asked: Fields) -> Answer:
@@ -259,200 +222,6 @@ def test_payloads(bend: Bend, are_reads: bool, sentence: str) -> None:
     refused = names("payloads/refused-")
     assert found.keys() == (names("payloads/") - refused if are_reads else refused)
     assert next(iter(found.values())).startswith(sentence)
-
-
-# --- sessions
-
-
-def frames_of(data: bytes) -> Iterator[bytes]:
-    while data:
-        end = frames.HEADER_BYTES + int.from_bytes(data[:4], "little")
-        yield data[:end]
-        data = data[end:]
-
-
-def in_frames(change: Callable[[bytes], bytes]) -> Bend:
-    """Each frame that is said, changed; one that becomes empty is left out."""
-
-    def bend(answer: Answer, asked: Fields) -> Answer:
-        assert isinstance(answer, Done)
-        said: list[list[Fields]] = []
-        for event in answer.fields["said"]:
-            said.append([])
-            for part in event:
-                parts = [change(frame) for frame in frames_of(bytes.fromhex(part["bytes"]))]
-                if whole := b"".join(parts):
-                    said[-1].append({**part, "bytes": whole.hex()})
-        return Done({**answer.fields, "said": said})
-
-    return bend
-
-
-def of_side(side: str, bend: Bend) -> Bend:
-    return lambda answer, asked: bend(answer, asked) if asked["side"] == side else answer
-
-
-def message_with(name: str, **changed: object) -> Callable[[bytes], bytes]:
-    """A message of a type with other fields."""
-
-    def change(frame: bytes) -> bytes:
-        if frame[4] != frames.MESSAGE or name.encode() not in frame:
-            return frame
-        tree = codec.read_tree(frame[frames.HEADER_BYTES :])
-        if tree["type"] != name:
-            return frame
-        return frames.message_frame(pack({**tree, **changed}))
-
-    return change
-
-
-def without(kind: int) -> Callable[[bytes], bytes]:
-    return lambda frame: b"" if frame[4] == kind else frame
-
-
-def in_data(change: Callable[[bytearray], object]) -> Callable[[bytes], bytes]:
-    def changed(frame: bytes) -> bytes:
-        data = bytearray(frame)
-        if frame[4] == frames.DATA:
-            change(data)
-        return bytes(data)
-
-    return changed
-
-
-def flip_last(data: bytearray) -> None:
-    data[-1] ^= 1
-
-
-def flip_checksum(data: bytearray) -> None:
-    data[24] ^= data[12] & 1
-
-
-def drop_checksum(data: bytearray) -> None:
-    data[12] = 0
-    data[24:28] = bytes(4)
-
-
-def twice(frame: bytes) -> bytes:
-    return frame * 2 if frame[4] == frames.DATA else frame
-
-
-SESSIONS = ("cancelled-read", "control-stream", "expired-lease", "two-streams")
-WHOLE = ("control-stream", "two-streams")
-EVERY = (*SESSIONS, "forgone", "refusal", "wrong-token")
-PROOF = "0" * 64
-
-
-@pytest.mark.parametrize(
-    ("side", "bend", "noticed", "sentence"),
-    [
-        ("holder", in_frames(message_with("welcome", proof=PROOF)), EVERY, "event 0: expected"),
-        ("holder", in_frames(message_with("accept", verdict="lossy")), SESSIONS, "event 2: exp"),
-        ("holder", in_frames(message_with("refuse", path="")), ("refusal",), "event 2: expected"),
-        ("holder", in_frames(message_with("error", id=3)), ("wrong-token",), "event 1: expected"),
-        ("holder", in_frames(message_with("expired", why="ended")), ("expired-lease",), "event 5"),
-        ("holder", in_frames(without(frames.DESCRIPTOR)), SESSIONS, "event 2: expected [{'stream"),
-        ("holder", in_frames(without(frames.DATA)), WHOLE, "event 4: read 2 ends before all of "),
-        (
-            "holder",
-            in_frames(in_data(flip_last)),
-            WHOLE,
-            "event 4: data of read 2 with a wrong checksum",
-        ),
-        (
-            "holder",
-            in_frames(in_data(flip_checksum)),
-            WHOLE,
-            "event 4: data of read 2 with a wrong checksum",
-        ),
-        (
-            "holder",
-            in_frames(in_data(drop_checksum)),
-            WHOLE,
-            "event 4: data of read 2 without a checksum",
-        ),
-        ("holder", in_frames(twice), WHOLE, "event 4: data of read 2 at 0: sent twice"),
-        ("reader", in_frames(message_with("hello", nonce=PROOF)), EVERY, "event 0: expected"),
-        ("reader", in_frames(message_with("prove", proof=PROOF)), EVERY, "event 1: expected"),
-        ("reader", in_frames(without(frames.DESCRIPTOR)), (*SESSIONS, "refusal"), "event 1: exp"),
-        ("reader", says(reads={"2": ""}), EVERY, "bytes of the reads: expected {"),
-        ("reader", in_frames(lambda frame: frame[:-1]), EVERY, "event 0: a frame on stream 0 does"),
-        (
-            "reader",
-            in_frames(lambda frame: frame[:4] + b"\x09" + frame[5:]),
-            EVERY,
-            "event 0: what ",
-        ),
-        ("reader", says(said=[]), EVERY, "said: expected a list of "),
-        ("reader", says(said=lambda said: [7] * len(said)), EVERY, "event 0: expected a list, got"),
-        ("reader", says(said=lambda said: [[7]] * len(said)), EVERY, "event 0: expected objects "),
-        (
-            "reader",
-            says(said=lambda said: [[{"stream": 0, "bytes": "x"}]] * len(said)),
-            EVERY,
-            "event 0: bytes that are no hex digits",
-        ),
-        ("reader", declines, EVERY, "got a refusal (bad: here: no)"),
-        ("holder", declines, EVERY, "got a refusal (bad: here: no)"),
-    ],
-)
-def test_sides_of_sessions(side: str, bend: Bend, noticed: tuple[str, ...], sentence: str) -> None:
-    found = failures("play", of_side(side, bend))
-    assert found.keys() == {f"sessions/{name}/{side}" for name in noticed} & names("sessions/")
-    first = "control-stream" if "control-stream" in noticed else noticed[0]
-    assert found[f"sessions/{first}/{side}"].startswith(sentence)
-
-
-def moved(answer: Answer, asked: Fields) -> Answer:
-    """All that is on data streams is said on the control stream."""
-    assert isinstance(answer, Done)
-    said = [[{**part, "stream": 0} for part in event] for event in answer.fields["said"]]
-    return Done({**answer.fields, "said": said})
-
-
-def test_data_on_another_stream() -> None:
-    found = failures("play", of_side("holder", moved))
-    assert found.keys() == {"sessions/two-streams/holder"}
-
-
-def split(frame: bytes) -> bytes:
-    """A data frame as two, each with a checksum where it had one."""
-    if frame[4] != frames.DATA:
-        return frame
-    header = frame[8 : 8 + frames.DATA_HEADER_BYTES]
-    read, flags = int.from_bytes(header[:4], "little"), header[4]
-    offset = int.from_bytes(header[8:16], "little")
-    data = frame[8 + frames.DATA_HEADER_BYTES :]
-    parts = ((offset + 5, data[5:]), (offset, data[:5]))
-    return b"".join(
-        frames.data_header(read, at, len(part), frames.checksum_of(part) if flags else None) + part
-        for at, part in parts
-    )
-
-
-def reworded(frame: bytes) -> bytes:
-    for name in ("refuse", "error", "bye"):
-        frame = message_with(name, reason="in other words")(frame)
-    return frame
-
-
-@pytest.mark.parametrize("change", [split, reworded])
-def test_what_a_side_may_choose(change: Callable[[bytes], bytes]) -> None:
-    assert failures("play", in_frames(change)) == {}
-
-
-FAREWELL = [{"stream": 0, "bytes": frames.message_frame(b"\x81\xa4type\xa3bye").hex()}]
-
-
-def test_a_farewell_after_the_end() -> None:
-    bend = says(said=lambda said: [*said[:-1], said[-1] + FAREWELL])
-    twice_said = {f"sessions/{name}/reader" for name in (*SESSIONS, "forgone")}
-    assert failures("play", of_side("reader", bend)).keys() == twice_said
-
-
-def test_a_farewell_amid_a_session() -> None:
-    bend = says(said=lambda said: [said[0] + FAREWELL, *said[1:]])
-    assert failures("play", bend).keys() == names("sessions/")
 
 
 def test_a_header_is_enough_to_refuse() -> None:

@@ -114,7 +114,8 @@ def test_limits_are_those_of_the_code(row: str, numbers: list[int]) -> None:
 
 def test_the_limits_of_frames_are_those_of_the_code() -> None:
     rows = {row[0]: row[2].replace(",", "") for row in _rows(_section(2), "| 5..8 | 0 |")}
-    assert rows[str(frames.MESSAGE)] == f"{limits.MAX_MESSAGE_BYTES} bytes"
+    least = limits.MAX_UNPROVEN_BYTES
+    assert rows[str(frames.MESSAGE)] == f"{limits.MAX_MESSAGE_BYTES} bytes; {least} before a proof"
     assert rows[str(frames.DATA)].startswith(f"{frames.DATA_HEADER_BYTES} + `max_data_bytes`")
     assert rows[str(frames.DESCRIPTOR)] == f"{descriptor_limits.MAX_DOCUMENT_BYTES} bytes"
     assert f"a header of {frames.HEADER_BYTES} bytes" in DOCUMENT
@@ -122,12 +123,16 @@ def test_the_limits_of_frames_are_those_of_the_code() -> None:
 
 def test_numbers_of_reads_streams_and_pieces_are_those_of_the_code() -> None:
     assert f"At most {limits.MAX_READS} reads" in _section(9)
+    assert f"At most {limits.MAX_OPEN:,} are open in a session" in _TEXT.sub(" ", _section(7))
+    assert f"the last {limits.MAX_OPEN:,} that were closed" in _TEXT.sub(" ", _section(7))
+    assert f"more than {limits.MAX_OPEN:,} without an answer" in _TEXT.sub(" ", _section(5))
     assert f"up to {limits.MAX_STREAMS} *data streams*" in _section(1)
 
 
 def test_waits_are_those_of_the_code() -> None:
     rows = _rows(_section(11), "## 11")
-    assert [row[2].split(" s")[0] for row in rows[:2]] == [f"{limits.OPENING_S:g}"] * 2
+    opening = [row[2] for row in rows if "from" in row[1]]
+    assert [re.findall(r"\d+", each) for each in opening] == [[f"{limits.OPENING_S:g}"]] * 3
     silences = [row[2] for row in rows if "byte" in row[1]]
     assert [re.findall(r"\d+", each) for each in silences] == [[f"{limits.SILENCE_S:g}"]] * 2
 
@@ -173,6 +178,7 @@ def _taken(table: Any, state: Any, also: dict[str, str]) -> set[str]:
 
 def test_the_holder_takes_what_the_document_lets_come() -> None:
     told = _turns("The holder's side of a control stream")
+    told["HELLO"].remove("attach")  # the reception takes it
     also = {"Compatible": "descriptor"}
     assert told == {
         state.name: _taken(HOLDER_TABLE, state, also)
@@ -214,7 +220,7 @@ def test_the_printed_messages_are_what_they_are_called() -> None:
 def test_the_numbers_told_of_the_data_are_theirs() -> None:
     text = next(row[3] for row in _PRINTED_FRAME.findall(_section(14)) if row[1] == "data")
     raw = bytes.fromhex(_TEXT.sub("", text))
-    memory = bytes.fromhex(SESSION["memory"]["kv"])
+    memory = bytes.fromhex(SESSION["holder"]["pools"]["kv"])
     assert raw[32:] == memory[160:192]
     assert raw[32] == 0x63 == (7 * 160 + 3) % 256
     assert int.from_bytes(raw[24:28], "little") == frames.checksum_of(raw[32:])

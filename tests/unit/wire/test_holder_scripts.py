@@ -2,11 +2,19 @@
 
 import pytest
 
-from support import wire_holder_request_scripts, wire_holder_scripts
+from support import (
+    wire_holder_request_scripts,
+    wire_holder_scripts,
+    wire_holder_stream_scripts,
+)
 from support.wire_holder_world import HolderWorld
 from support.wire_scripts import Script, play
 
-SCRIPTS = (*wire_holder_scripts.SCRIPTS, *wire_holder_request_scripts.SCRIPTS)
+SCRIPTS = (
+    *wire_holder_scripts.SCRIPTS,
+    *wire_holder_request_scripts.SCRIPTS,
+    *wire_holder_stream_scripts.SCRIPTS,
+)
 
 
 @pytest.mark.parametrize("one", SCRIPTS, ids=lambda one: one.name)

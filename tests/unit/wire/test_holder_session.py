@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from support.wire_holder_scripts import ACCEPTED, HELLO, INTRODUCED, OPENED, SERVED
+from support.wire_holder_scripts import ACCEPTED, HELLO, INTRODUCED, OPENED, PROVEN, SERVED
 from support.wire_holder_world import SESSION, HolderWorld, hears, joins
 from support.wire_scripts import Do
 from transload_abi.wire import codec, frames
@@ -195,3 +195,27 @@ def test_a_lease_that_is_held_keeps_an_idle_session() -> None:
     assert session.tick(200.0) == []
     assert session.deadline() == 400.0
     assert [type(event) for event in session.tick(400.0)] == [SessionEnded]
+
+
+@pytest.mark.parametrize(("lines", "most"), [((), 4096), (INTRODUCED, 4096), (PROVEN, 65536)])
+def test_messages_are_short_before_the_proof(lines: tuple[object, ...], most: int) -> None:
+    world = led(*lines)
+    world.feed(0, (most + 1).to_bytes(4, "little") + b"\x01\0\0\0")
+    assert f"message: expected 1 to {most} bytes, got {most + 1}" in repr(world.tells())
+    assert world.links[0].is_over
+
+
+def test_a_lost_data_stream_is_over_and_asks_for_nothing() -> None:
+    world = led(*OPENED, joins(1))
+    world.feed(1, b"\x01")
+    assert world.links[1].is_over
+    assert world.links[1].deadline() is None
+    assert not world.links[0].is_over
+
+
+def test_frames_that_may_not_come_are_called_so_without_a_decoder() -> None:
+    for frame in (frames.DescriptorFrame(b"same"), frames.DataBegin(1, 0, 5, None)):
+        session = session_of(led(*OPENED))
+        (ended,) = session.take(frame, 1.0)
+        assert isinstance(ended, SessionEnded)
+        assert ended.code == "bad_frame"

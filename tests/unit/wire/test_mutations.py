@@ -8,6 +8,7 @@ import pytest
 from support import (
     wire_holder_request_scripts,
     wire_holder_scripts,
+    wire_holder_stream_scripts,
     wire_reader_read_scripts,
     wire_reader_request_scripts,
     wire_reader_scripts,
@@ -22,7 +23,11 @@ Table = dict[tuple[Any, type], tuple[Row[Any, Any], ...]]
 Key = tuple[Any, type]
 HOLDER: Table = holder_table.TABLE
 READER: Table = reader_table.TABLE
-HOLDER_SCRIPTS = (*wire_holder_scripts.SCRIPTS, *wire_holder_request_scripts.SCRIPTS)
+HOLDER_SCRIPTS = (
+    *wire_holder_scripts.SCRIPTS,
+    *wire_holder_request_scripts.SCRIPTS,
+    *wire_holder_stream_scripts.SCRIPTS,
+)
 READER_SCRIPTS = (
     *wire_reader_scripts.SCRIPTS,
     *wire_reader_request_scripts.SCRIPTS,

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from support.wire_reader_request_scripts import STREAM
@@ -12,6 +13,7 @@ from transload_abi.wire import codec, frames
 from transload_abi.wire import messages as m
 from transload_abi.wire.errors import Unsendable
 from transload_abi.wire.limits import MAX_ID, MAX_OPEN, MAX_READS
+from transload_abi.wire.reader import ReaderSession
 from transload_abi.wire.reader_events import ReadComplete, ReadFailed
 
 READ = m.Read(1, "h1", "g", ((0, 3),))
@@ -244,3 +246,24 @@ def test_a_renewed_lease_keeps_an_idle_session() -> None:
 
 def test_a_side_without_the_token_does_not_look_at_proofs() -> None:
     assert led(*BEGUN, welcomed(WELCOME, b"any")).state == "accept"
+
+
+@pytest.mark.parametrize(
+    ("lines", "stream", "most"),
+    [(BEGUN, 0, 4096), (STATES["accept"], 0, 65536), ((*OPENED, *STREAM), 1, 4096)],
+)
+def test_messages_are_short_before_the_proof_and_on_data_streams(
+    lines: tuple[object, ...], stream: int, most: int
+) -> None:
+    world = led(*lines)
+    hears_bytes((most + 1).to_bytes(4, "little") + b"\x01\0\0\0", stream).does(world)
+    assert f"message: expected 1 to {most} bytes, got {most + 1}" in repr(world.tells())
+    assert world.state == "ended"
+
+
+def test_no_longer_hello_is_sent_than_is_taken() -> None:
+    world = ReaderWorld()
+    long = tuple(f"{number:064d}" for number in range(64))
+    settings = msgspec.structs.replace(world.session._core.settings, features=long)
+    with pytest.raises(Unsendable, match=r"hello: 4\d{3} bytes, more than 4096"):
+        ReaderSession(settings, "cd" * 32, 0.0).begin(0.0)

@@ -14,9 +14,6 @@ from transload_abi.harness.report import Vectors, unequal
 from transload_abi.wire.conformance.files import objects, read_object
 from transload_abi.wire.conformance.said import DataSaid, Listener, Said, words_of
 
-_TERM_MS = 30_000
-"""Of a lease that the session does not tell of."""
-
 _ABOUT_OPEN = ("read", "confirm", "renew", "done", "release")
 
 
@@ -33,72 +30,32 @@ class Scene(NamedTuple):
 
 
 def sessions_in(folder: Path, by: Implementation) -> Vectors:
-    """Both sides of the sessions in a folder.
-
-    All of them are sessions of one holder, so that those in which it never sends its descriptor
-    have that of the others. A reader that is told of a bad proof has another token than the vector
-    knows, and cannot be played.
+    """The sides of the sessions in a folder that behave as they should.
 
     Raises:
         VectorFailed: A file cannot be read.
     """
-    sessions = {file.stem: read_object(file) for file in sorted(folder.glob("*.json"))}
-    for name, session in sessions.items():
-        objects(session.get("steps"), f"{name}.json: steps")
-    told = [found for each in sessions.values() if (found := _descriptor(each, "holder"))]
     vectors: Vectors = []
-    for name, session in sessions.items():
-        holder = _descriptor(session, "holder") or (told[0] if told else None)
-        if holder is not None:
-            vectors.append((f"sessions/{name}/holder", check_holder(session, holder, by)))
-        if not any(_says(step, "error", code="bad_proof") for step in session["steps"]):
-            vectors.append((f"sessions/{name}/reader", check_reader(session, by)))
+    for file in sorted(folder.glob("*.json")):
+        session = read_object(file)
+        objects(session.get("steps"), f"{file.name}: steps")
+        for side in ("holder", "reader"):
+            if side in session:
+                vectors.append((f"sessions/{file.stem}/{side}", check_side(session, side, by)))
     return vectors
 
 
-def check_holder(session: Fields, descriptor: Fields, by: Implementation) -> Iterator[str]:
-    """Differences between what a holder says and what was recorded."""
-    welcome = _first(session, "welcome") or {}
-    names = ("engine", "generation", "session", "nonce", "max_data_bytes")
-    scenes = list(_holder_scenes(session))
-    answer = asked(
-        by,
-        "play",
-        side="holder",
-        token=session["token"],
-        **{name: welcome[name] for name in names},
-        max_streams=welcome.get("max_streams", 0),
-        descriptor=descriptor,
-        pools=session["memory"],
-        handoff=_handoff(session),
-        events=[scene.event for scene in scenes],
-    )
+def check_side(session: Fields, side: str, by: Implementation) -> Iterator[str]:
+    """Differences between what a side says, and takes, and what was recorded."""
+    scenes = list(_holder_scenes(session) if side == "holder" else _reader_scenes(session))
+    events = [scene.event for scene in scenes]
+    answer = asked(by, "play", side=side, **session[side], events=events)
     if isinstance(answer, Declined):
         yield f"got {answer}"
         return
-    yield from _said_differences(scenes, answer.fields.get("said"), "holder", session)
-
-
-def check_reader(session: Fields, by: Implementation) -> Iterator[str]:
-    """Differences between what a reader says and takes, and what was recorded."""
-    hello = _first(session, "hello") or {}
-    names = ("engine", "generation", "nonce", "max_data_bytes")
-    scenes = list(_reader_scenes(session))
-    answer = asked(
-        by,
-        "play",
-        side="reader",
-        token=session["token"],
-        **{name: hello[name] for name in names},
-        descriptor=_descriptor(session, "reader"),
-        events=[scene.event for scene in scenes],
-    )
-    if isinstance(answer, Declined):
-        yield f"got {answer}"
-        return
-    yield from _said_differences(scenes, answer.fields.get("said"), "reader", session)
-    due = {str(read): data.hex() for read, data in _whole_reads(session).items()}
-    yield from unequal("bytes of the reads", answer.fields.get("reads"), due)
+    yield from _said_differences(scenes, answer.fields.get("said"), side, session)
+    if side == "reader":
+        yield from unequal("bytes of the reads", answer.fields.get("reads"), session["reads"])
 
 
 # --- scenes
@@ -125,12 +82,11 @@ def _reader_scenes(session: Fields) -> Iterator[Scene]:
     """Each frame of the holder, and each wish of the reader's owner."""
     scenes: list[Scene] = []
     for step in _as_asked(session["steps"]):
-        message = step.get("message", {})
         if step["from"] == "holder":
             scenes.append(Scene({"stream": step["stream"], "bytes": step["bytes"]}, []))
             continue
-        if message and message["type"] != "prove":
-            scenes.append(Scene({"ask": _wish(message)}, []))
+        if not step.get("follows"):
+            scenes.append(Scene({"ask": _wish(step["message"])}, []))
         scenes[-1].due.append(step)
     yield from scenes
 
@@ -162,7 +118,8 @@ def _said_differences(
         yield f"said: expected a list of {len(scenes)} lists, got {_brief(said)}"
         return
     listener = Listener("holder" if sender == "holder" else "reader")
-    data = DataSaid(_whole_reads(session), _reads(session))
+    whole = {int(read): bytes.fromhex(data) for read, data in session["reads"].items()}
+    data = DataSaid(whole, _reads(session))
     for number, (scene, frames) in enumerate(zip(scenes, said, strict=True)):
         what = f"event {number}"
         heard, problem = listener.hear(frames)
@@ -190,51 +147,8 @@ def _says(step: Fields, kind: str, **fields: object) -> bool:
     return bool(message.get("type") == kind and fields.items() <= message.items())
 
 
-def _first(session: Fields, kind: str) -> Fields | None:
-    """The first message of a type."""
-    return next((step["message"] for step in session["steps"] if _says(step, kind)), None)
-
-
-def _descriptor(session: Fields, sender: str) -> Fields | None:
-    for step in session["steps"]:
-        if step.get("from") == sender and "descriptor" in step:
-            descriptor: Fields = step["descriptor"]
-            return descriptor
-    return None
-
-
-def _handoff(session: Fields) -> Fields | None:
-    """What the holder holds, as far as the session tells of it."""
-    request = _first(session, "open") or _first(session, "forgo")
-    if request is None:
-        return None
-    lease = _first(session, "lease") or {}
-    return {
-        "handoff": request["handoff"],
-        "lease": request["lease"],
-        "tables": session["handoff"]["tables"],
-        "readers": lease.get("readers", 1),
-        "num_tokens": lease.get("num_tokens", 1),
-        "expires_ms": lease.get("expires_ms", _TERM_MS),
-    }
-
-
 def _reads(session: Fields) -> dict[int, Fields]:
     """What was asked for, by the read's id."""
     return {
         step["message"]["id"]: step["message"] for step in session["steps"] if _says(step, "read")
     }
-
-
-def _whole_reads(session: Fields) -> dict[int, bytes]:
-    """The payload of each read that ended well."""
-    ended = {
-        step["message"]["id"]: bytearray(step["message"]["num_bytes"])
-        for step in session["steps"]
-        if _says(step, "read_end")
-    }
-    for step in session["steps"]:
-        if step.get("read") in ended:
-            data = bytes.fromhex(step["data"])
-            ended[step["read"]][step["offset"] : step["offset"] + len(data)] = data
-    return {read: bytes(data) for read, data in ended.items()}
