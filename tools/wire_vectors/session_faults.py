@@ -155,7 +155,7 @@ def _opened_again() -> Document:
     s.answer("lease", lease(4, 8, readers=2, left=2, id=2))
     s.ask("open", {**OPEN, "id": 3, "reader": "decode-1"})
     _wrong(s, "out_of_turn", id=3)
-    s.ask("open", {**OPEN, "id": 4, "lease": "3-0"})
+    s.ask("open", {**OPEN, "id": 4, "lease": "3-0", "reader": "decode-1"})
     s.answer("expired", {"id": 4, "why": "other_lease"})
     s.ask("confirm", about(5))
     s.answer("confirmed", {"id": 5, "expires_ms": 30_000})
