@@ -30,13 +30,17 @@ HELLO: Final = m.Hello((1,), "D", "g7", READER_NONCE, 65536, ("b", "c"))
 WELCOME: Final = m.Welcome(1, "P", "g1", SESSION, NONCE, ZEROS, 8192, 2, ("b",))
 INTRODUCED: Final = (hears(HELLO), WELCOME)
 PROVEN: Final = (*INTRODUCED, hears(m.Prove(ZEROS)))
-ACCEPTED: Final = (
-    *PROVEN,
-    hears_descriptor(b"same"),
-    m.Accept("identical"),
-    Descriptor(b"ours"),
-    ReaderAccepted(HELLO, "identical"),
-)
+
+
+def accepted(hello: m.Hello, welcome: m.Welcome) -> tuple[object, ...]:
+    """A session that is open."""
+    return (
+        *(hears(hello), welcome, hears(m.Prove(ZEROS)), hears_descriptor(b"same")),
+        *(m.Accept("identical"), Descriptor(b"ours"), ReaderAccepted(hello, "identical")),
+    )
+
+
+ACCEPTED: Final = accepted(HELLO, WELCOME)
 LEASE: Final = m.Lease(1, 100, TABLES, 2, 2, 30_000)
 OPENED: Final = (*ACCEPTED, hears(m.Open(1, "h1", "l-h1", "r1")), LEASE)
 READ: Final = m.Read(2, "h1", "g", ((0, 3),))

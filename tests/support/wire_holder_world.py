@@ -16,6 +16,7 @@ READER_NONCE = "cd" * 32
 ZEROS = auth.NO_PROOF
 TABLES = (messages.Table(0, 8),)
 BLOCK_BYTES = 10
+FILES = (messages.PoolFile("kv", "transload-kv", 80),)
 TERMS = Terms(term_s=30.0, max_hold_s=100.0)
 DEADLINES = HolderDeadlines(opening_s=10.0, stall_s=20.0, idle_s=200.0)
 
@@ -37,10 +38,27 @@ def measure(read: messages.Read, tables: tuple[messages.Table, ...]) -> int:
     return BLOCK_BYTES * sum(count for _, count in read.blocks)
 
 
-class HolderWorld:
-    """One holder that holds `h1` (two readers) and `h2` (one), and connections to it."""
+def locate(asked: messages.Map, lease: str) -> messages.Mapped:
+    """Block ids are positions and 100."""
+    assert lease == f"l-{asked.handoff}"
+    if asked.table == 1:
+        raise BadRead("no such table", "map.table")
+    if asked.table == 2:
+        return messages.Mapped(asked.id, FILES, ((0, 1),) * 4097)
+    blocks = tuple((100 + first, count) for first, count in asked.blocks)
+    return messages.Mapped(asked.id, FILES, blocks)
 
-    def __init__(self, token: bytes = b"", terms: Terms = TERMS) -> None:
+
+class HolderWorld:
+    """One holder that holds `h1` (two readers) and `h2` (one), and connections to it.
+
+    Args:
+        token: As of its settings.
+        terms: Of the ledger.
+        shares: Whether its pools are in shared memory.
+    """
+
+    def __init__(self, token: bytes = b"", terms: Terms = TERMS, *, shares: bool = False) -> None:
         self.now = 0.0
         self.token = token
         self.ledger = Ledger(terms)
@@ -53,10 +71,12 @@ class HolderWorld:
             token,
             max_data_bytes=8192,
             max_streams=2,
-            features=("a", "b"),
+            features=("a", "b", messages.SHM) if shares else ("a", "b"),
             deadlines=DEADLINES,
         )
-        self.reception = Reception(settings, self.ledger, compare, measure)
+        self.reception = Reception(
+            settings, self.ledger, compare, measure, locate if shares else None
+        )
         self.links: list[Link] = [self.reception.connect(SESSION, NONCE, 0.0)]
         self.heard: list[object] = []
         self._told: list[object] = []

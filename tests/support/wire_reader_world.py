@@ -34,6 +34,7 @@ class ReaderWorld:
         token: bytes = b"",
         descriptor: bytes | None = b"ours",
         holder_generation: str = "g1",
+        features: tuple[str, ...] = ("a", "b"),
     ) -> None:
         self.now = 0.0
         settings = ReaderSettings(
@@ -42,7 +43,7 @@ class ReaderWorld:
             descriptor,
             token,
             max_data_bytes=8192,
-            features=("a", "b"),
+            features=features,
             holder_generation=holder_generation,
             deadlines=DEADLINES,
         )

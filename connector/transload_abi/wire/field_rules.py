@@ -14,6 +14,7 @@ from transload_abi.limits import (
     MAX_HEADS,
     MAX_INTEGER,
     MAX_LAYERS,
+    MAX_POOLS,
     MAX_TEXT_CHARS,
 )
 from transload_abi.tree import quote
@@ -23,6 +24,7 @@ Rule = Callable[[Any], str | None]
 """What is wrong with a value; None: nothing. A message that begins with `[` or `.` is below it."""
 
 _HEX: Final = re.compile(r"[0-9a-f]*")
+_FILE: Final = re.compile(f"{limits.FILE_PREFIX}[0-9a-z-]+")
 
 
 class FieldError(ValueError):
@@ -121,15 +123,55 @@ def _in_order(
 ) -> str | None:
     end = 0
     for index, (first, count) in enumerate(ranges):
-        at = f"[{index}]: " if is_list else ""
-        if count < 1:
-            return f"{at}expected a count of 1 or more, got {count}"
-        if first < end:
-            return f"{at}expected a first of {end} or more, got {first}"
+        problem = _beyond(first, count, end, most)
+        if problem is not None:
+            return f"[{index}]: {problem}" if is_list else problem
         end = first + count
-        if end > most:
-            return f"{at}expected an end of at most {most}, got {end}"
     return None
+
+
+def _beyond(first: int, count: int, least: int, most: int) -> str | None:
+    """What is wrong with a range that may begin at `least` and end at `most`."""
+    if count < 1:
+        return f"expected a count of 1 or more, got {count}"
+    if first < least:
+        return f"expected a first of {least} or more, got {first}"
+    if first + count > most:
+        return f"expected an end of at most {most}, got {first + count}"
+    return None
+
+
+def _block_ids(value: tuple[messages.Range, ...]) -> str | None:
+    """Ranges of block ids, in any order."""
+    if not 1 <= len(value) <= limits.MAX_RANGES:
+        return f"expected 1 to {limits.MAX_RANGES} ranges, got {len(value)}"
+    for index, (first, count) in enumerate(value):
+        problem = _beyond(first, count, 0, MAX_BLOCKS)
+        if problem is not None:
+            return f"[{index}]: {problem}"
+    return None
+
+
+def _pool_files(value: tuple[messages.PoolFile, ...]) -> str | None:
+    if not 1 <= len(value) <= MAX_POOLS:
+        return f"expected 1 to {MAX_POOLS} pools, got {len(value)}"
+    for index, each in enumerate(value):
+        for name, rule in _POOL_FILE.items():
+            problem = rule(getattr(each, name))
+            if problem is not None:
+                return f"[{index}].{name}: {problem}"
+        if index and each.pool <= value[index - 1].pool:
+            return f"[{index}].pool: expected more than {quote(value[index - 1].pool)}"
+    return None
+
+
+def _file_name(value: str) -> str | None:
+    if len(value) <= limits.MAX_FILE_CHARS and _FILE.fullmatch(value):
+        return None
+    return (
+        f"expected {limits.FILE_PREFIX} and more, at most {limits.MAX_FILE_CHARS} characters of "
+        f"0-9a-z-, got {quote(value)}"
+    )
 
 
 def _tables(value: tuple[messages.Table, ...]) -> str | None:
@@ -167,6 +209,11 @@ _SIDE: Final[Mapping[str, Rule]] = {
 _VERSION: Final = _number(1, limits.MAX_VERSION)
 _TERM: Final = _number(0, limits.MAX_TERM_MS)
 _NUM_BYTES: Final = _number(0, MAX_INTEGER)
+_POOL_FILE: Final[Mapping[str, Rule]] = {
+    "pool": _text(1, MAX_TEXT_CHARS),
+    "name": _file_name,
+    "num_bytes": _number(1, MAX_INTEGER),
+}
 
 _RULES: Final[Mapping[type[messages.Message], Mapping[str, Rule]]] = {
     messages.Hello: {"versions": _list(1, limits.MAX_VERSIONS, _VERSION), **_SIDE},
@@ -186,6 +233,11 @@ _RULES: Final[Mapping[type[messages.Message], Mapping[str, Rule]]] = {
         "stream": _number(0, limits.MAX_STREAMS),
     },
     messages.Cancel: _ID,
+    messages.Map: {
+        **_HANDOFF,
+        "table": _number(0, MAX_INTEGER),
+        "blocks": _ranges(1, MAX_BLOCKS),
+    },
     messages.Confirm: _HANDOFF,
     messages.Renew: _HANDOFF,
     messages.Done: _HANDOFF,
@@ -212,6 +264,7 @@ _RULES: Final[Mapping[type[messages.Message], Mapping[str, Rule]]] = {
     },
     messages.ReadEnd: {**_ID, "num_bytes": _NUM_BYTES},
     messages.Cancelled: _ID,
+    messages.Mapped: {**_ID, "pools": _pool_files, "blocks": _block_ids},
     messages.Confirmed: {**_ID, "expires_ms": _TERM},
     messages.Ended: {**_ID, "left": _number(0, limits.MAX_READERS)},
     messages.Expired: _ID,

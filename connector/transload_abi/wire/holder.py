@@ -23,6 +23,7 @@ from transload_abi.wire.holder_state import (
     HolderEvent,
     HolderSettings,
     HolderState,
+    Locate,
     Measure,
     StreamAsked,
 )
@@ -34,6 +35,7 @@ from transload_abi.wire.session_events import Broken, EndAsked, Idle, Lost, Over
 _REQUESTS = (
     messages.Open
     | messages.Read
+    | messages.Map
     | messages.Confirm
     | messages.Renew
     | messages.Done
@@ -50,6 +52,7 @@ class HolderSession:
         ledger: Of all sessions.
         compare: Judges the reader's descriptor.
         measure: Judges each read.
+        locate: Says where blocks are; None where no memory is shared.
         session: 32 hex digits, drawn for this session.
         nonce: 64 hex digits, likewise.
         now: When the connection came.
@@ -61,12 +64,13 @@ class HolderSession:
         ledger: Ledger,
         compare: Compare,
         measure: Measure,
+        locate: Locate | None,
         session: str,
         nonce: str,
         now: float,
     ) -> None:
         self._core = HolderCore(
-            settings, ledger, compare, measure, session, nonce, now=now, since=now
+            settings, ledger, compare, measure, locate, session, nonce, now=now, since=now
         )
         self._heard = now
 

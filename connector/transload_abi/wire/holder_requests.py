@@ -1,13 +1,20 @@
 """Guards and actions of the holder's table for what an open session is asked."""
 
 from transload_abi.wire import messages
-from transload_abi.wire.errors import BadRead, OutOfTurn, TooMany, WireError
+from transload_abi.wire.errors import BadRead, OutOfTurn, TooMany, Unsendable, WireError
 from transload_abi.wire.holder_opening import break_off
 from transload_abi.wire.holder_state import Claim, HolderCore, Serve, Serving
 from transload_abi.wire.limits import MAX_OPEN, MAX_READS
 from transload_abi.wire.session_events import StreamLost
 
-AboutOpen = messages.Read | messages.Confirm | messages.Renew | messages.Done | messages.Release
+AboutOpen = (
+    messages.Read
+    | messages.Map
+    | messages.Confirm
+    | messages.Renew
+    | messages.Done
+    | messages.Release
+)
 
 
 # Guards.
@@ -30,6 +37,11 @@ def is_not_open(c: HolderCore, e: object) -> bool:
     """It never was, or is no more."""
     assert isinstance(e, AboutOpen)
     return e.handoff not in c.opens
+
+
+def lacks_shm(c: HolderCore, _e: object) -> bool:
+    """The session is without the feature."""
+    return not c.has_shm
 
 
 def has_max_reads(c: HolderCore, _e: object) -> bool:
@@ -142,6 +154,28 @@ def start_read(c: HolderCore, e: object) -> None:
         return
     c.reads[e.id] = Serving(e.handoff, claim, e.stream, num_bytes)
     c.events.append(Serve(e.id, claim.lease, e, num_bytes))
+
+
+def fail_map(c: HolderCore, _e: object) -> None:
+    """Nothing of a feature may be said that was not agreed on."""
+    break_off(c, OutOfTurn(f"the session is without the feature {messages.SHM!r}", "map"))
+
+
+def map_blocks(c: HolderCore, e: object) -> None:
+    """Say where they are, as long as they are held."""
+    assert isinstance(e, messages.Map)
+    assert c.locate is not None
+    claim = c.opens[e.handoff]
+    gone = c.ledger.confirm(e.handoff, claim.lease, claim.reader, c.now)
+    if isinstance(gone, str):
+        c.say_gone(e.id, e.handoff, claim.lease, gone)
+        return
+    try:
+        c.say(c.locate(e, claim.lease))
+    except Unsendable:
+        c.say_error(e.id, TooMany("more pools and ranges of blocks than a message holds", "map"))
+    except WireError as error:
+        c.say_error(e.id, error)
 
 
 def fail_cancel(c: HolderCore, e: object) -> None:

@@ -87,6 +87,9 @@ Compare = Callable[[bytes], Compatible | Incompatible]
 Measure = Callable[[messages.Read, tuple[messages.Table, ...]], int]
 """How many bytes a read is, of a handoff with such tables. May raise `BadRead`."""
 
+Locate = Callable[[messages.Map, str], messages.Mapped]
+"""Where blocks are, of a handoff under such a lease. May raise `WireError`."""
+
 
 # Events of a session.
 
@@ -158,6 +161,7 @@ class HolderCore:
     """One session, as its table's guards and actions see it.
 
     Attributes:
+        locate: None where nothing is shared.
         now: Of the event that is being taken.
         last_id: The greatest id so far.
         opens: Claims by handoff.
@@ -173,6 +177,7 @@ class HolderCore:
     ledger: Ledger
     compare: Compare
     measure: Measure
+    locate: Locate | None
     session: str
     nonce: str
     now: float
@@ -196,6 +201,12 @@ class HolderCore:
     def peer(self) -> str:
         """The reader's name in errors."""
         return f"reader {self.hello.engine!r}" if self.hello else "the reader"
+
+    @property
+    def has_shm(self) -> bool:
+        """Whether both sides know the feature."""
+        known = self.hello.features if self.hello else ()
+        return messages.SHM in known and messages.SHM in self.settings.features
 
     def say(self, message: messages.Message) -> None:
         """Put a message on the control stream."""

@@ -123,6 +123,11 @@ TABLE: Final[dict[tuple[HolderState, type], tuple[HolderRow, ...]]] = {
         Row(requests.is_waiting, (requests.cancel_waiting,), S.OPEN, "ended between frames"),
         Row(always, (), S.OPEN, "it has crossed the read's end, which is its answer"),
     ),
+    (S.OPEN, messages.Map): (
+        Row(requests.lacks_shm, (requests.fail_map,), S.ENDED, "a feature that was not agreed on"),
+        _NOT_OPEN,
+        Row(always, (requests.map_blocks,), S.OPEN, "to be read where they are, then confirmed"),
+    ),
     (S.OPEN, messages.Confirm): (
         _NOT_OPEN,
         Row(always, (requests.confirm_lease,), S.OPEN, "is it still held?"),

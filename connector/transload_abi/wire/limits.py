@@ -41,6 +41,10 @@ MAX_NAME_CHARS: Final = 256
 MAX_REASON_CHARS: Final = 500
 """Of a sentence for an operator."""
 
+FILE_PREFIX: Final = "transload-"
+MAX_FILE_CHARS: Final = 255
+"""Of the name of a pool's file: what Linux allows (`NAME_MAX`)."""
+
 MAX_FEATURES: Final = 64
 MAX_FEATURE_CHARS: Final = 64
 MAX_VERSIONS: Final = 16

@@ -5,9 +5,12 @@ an `id`, and its answer has the same. A *handoff* is one request's blocks; its *
 time that they are held, so what has been given up and handed off anew is never taken for the same.
 """
 
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
+
+SHM: Final = "shm"
+"""The feature of a holder whose pools are in shared memory."""
 
 Range = tuple[int, int]
 """First and count."""
@@ -146,6 +149,20 @@ class Confirm(Message, frozen=True):
 
     id: int
     handoff: str
+
+
+class Map(Message, frozen=True):
+    """Where are blocks of an open handoff in this host's memory? Of the feature `SHM`.
+
+    Attributes:
+        table: Of the holder's descriptor.
+        blocks: Ranges of positions in the handoff's list of that table, ascending.
+    """
+
+    id: int
+    handoff: str
+    table: int
+    blocks: tuple[Range, ...]
 
 
 class Renew(Message, frozen=True):
@@ -289,6 +306,33 @@ class Cancelled(Message, frozen=True):
     id: int
 
 
+class PoolFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A pool that others on the holder's host can map.
+
+    Attributes:
+        pool: Its id in the holder's descriptor.
+        name: Of its file.
+        num_bytes: Of the file, and of the pool.
+    """
+
+    pool: str
+    name: str
+    num_bytes: int
+
+
+class Mapped(Message, frozen=True):
+    """The answer to `Map`. What is read so is the lease's only once a later `Confirm` says so.
+
+    Attributes:
+        pools: All that the table's groups lie in, ascending.
+        blocks: Ranges of block ids, one id for each position that was asked for, in their order.
+    """
+
+    id: int
+    pools: tuple[PoolFile, ...]
+    blocks: tuple[Range, ...]
+
+
 class Confirmed(Message, frozen=True):
     """The answer to `Confirm`, and to `Renew`: the lease is held.
 
@@ -350,7 +394,19 @@ class Bye(Message, frozen=True):
 
 
 ReaderMessage = (
-    Hello | Prove | Attach | Open | Read | Cancel | Confirm | Renew | Done | Release | Forgo | Bye
+    Hello
+    | Prove
+    | Attach
+    | Open
+    | Read
+    | Cancel
+    | Map
+    | Confirm
+    | Renew
+    | Done
+    | Release
+    | Forgo
+    | Bye
 )
 HolderMessage = (
     Welcome
@@ -360,6 +416,7 @@ HolderMessage = (
     | Lease
     | ReadEnd
     | Cancelled
+    | Mapped
     | Confirmed
     | Ended
     | Expired

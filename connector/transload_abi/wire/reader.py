@@ -49,6 +49,7 @@ from transload_abi.wire.session_events import Broken, EndAsked, Lost, StreamLost
 
 _Request = (
     messages.Open
+    | messages.Map
     | messages.Confirm
     | messages.Renew
     | messages.Done
@@ -168,6 +169,24 @@ class ReaderSession:
         if read in self._core.reads:
             step(self._core, ReadOverdue(read, "cancelled", "given up"))
         return self._told()
+
+    def map(self, handoff: str, table: int, blocks: tuple[messages.Range, ...], now: float) -> int:
+        """Ask where blocks are; outcome `Located`, `LeaseGone` or `RequestFailed`.
+
+        Args:
+            handoff: Open, in a session with the feature `messages.SHM`.
+            table: Of the holder's descriptor.
+            blocks: As of `messages.Map`.
+            now: Seconds.
+        """
+        core = self._core
+        self._at(now)
+        lease = self._lease(handoff)
+        if core.welcome is None or messages.SHM not in core.welcome.features:
+            raise ValueError(f"the session is without the feature {messages.SHM!r}")
+        asked = self._ask(messages.Map(self._new_id(), handoff, table, blocks), lease)
+        core.pending[asked].num_blocks = sum(count for _, count in blocks)
+        return asked
 
     def confirm(self, handoff: str, now: float) -> int:
         """Ask whether the lease is held; outcome `StillHeld`, `LeaseGone` or `RequestFailed`."""

@@ -6,6 +6,7 @@ from transload_abi.wire import messages
 from transload_abi.wire.reader_events import (
     Data,
     LeaseGone,
+    Located,
     Opened,
     ReadComplete,
     RequestFailed,
@@ -31,6 +32,7 @@ def _id(e: object) -> int:
         messages.Lease
         | messages.ReadEnd
         | messages.Cancelled
+        | messages.Mapped
         | messages.Confirmed
         | messages.Ended
         | messages.Expired
@@ -50,6 +52,13 @@ def answers_open(c: ReaderCore, e: object) -> bool:
 def answers_lease(c: ReaderCore, e: object) -> bool:
     """Such an answer is waited for."""
     return _answers(c, e, _LEASE_KINDS)
+
+
+def answers_map(c: ReaderCore, e: object) -> bool:
+    """Such an answer is waited for, with so many blocks."""
+    assert isinstance(e, messages.Mapped)
+    num_blocks = sum(count for _, count in e.blocks)
+    return _answers(c, e, (messages.Map,)) and c.pending[e.id].num_blocks == num_blocks
 
 
 def answers_end(c: ReaderCore, e: object) -> bool:
@@ -119,6 +128,13 @@ def take_confirmed(c: ReaderCore, e: object) -> None:
     if opening is not None and opening.lease == asked.lease:
         opening.expires = max(opening.expires, expires)
     c.events.append(StillHeld(e.id, asked.handoff, expires))
+
+
+def take_mapped(c: ReaderCore, e: object) -> None:
+    """The owner learns where the blocks are."""
+    assert isinstance(e, messages.Mapped)
+    asked = c.pending.pop(e.id)
+    c.events.append(Located(e.id, asked.handoff, e))
 
 
 def take_ended(c: ReaderCore, e: object) -> None:

@@ -73,6 +73,19 @@ class StillHeld:
 
 
 @dataclass(frozen=True, slots=True)
+class Located:
+    """The outcome of `map`: where the blocks are, if this is the holder's host.
+
+    Attributes:
+        mapped: The holder's answer; one block id for each position that was asked for.
+    """
+
+    id: int
+    handoff: str
+    mapped: messages.Mapped
+
+
+@dataclass(frozen=True, slots=True)
 class ShareEnded:
     """The outcome of `done`, `release` and `forgo`."""
 
@@ -149,6 +162,7 @@ ReaderEvent = (
     | StreamFailed
     | Opened
     | StillHeld
+    | Located
     | ShareEnded
     | LeaseGone
     | RequestFailed

@@ -121,12 +121,17 @@ class ReadOverdue:
 
 @dataclass(slots=True)
 class Pending:
-    """A request without an answer."""
+    """A request without an answer.
+
+    Attributes:
+        num_blocks: That a `map` asks for.
+    """
 
     kind: type[messages.Message]
     handoff: str
     lease: str
     asked: float
+    num_blocks: int = 0
 
 
 @dataclass(slots=True)

@@ -135,6 +135,9 @@ TABLE: Final[Rows] = {
     (S.OPEN, messages.Confirmed): (
         Row(answers.answers_lease, (answers.take_confirmed,), S.OPEN, "the lease is held"),
     ),
+    (S.OPEN, messages.Mapped): (
+        Row(answers.answers_map, (answers.take_mapped,), S.OPEN, "where the blocks are"),
+    ),
     (S.OPEN, messages.Expired): (
         Row(answers.answers_any, (answers.take_gone,), S.OPEN, "the lease is not held"),
         Row(answers.ends_read, (answers.fail_expired_read,), S.OPEN, "its bytes are worthless"),

@@ -16,6 +16,7 @@ from transload_abi.wire.holder_state import (
     HolderEvent,
     HolderSettings,
     HolderState,
+    Locate,
     Measure,
 )
 from transload_abi.wire.ledger import Ledger
@@ -30,18 +31,26 @@ class Reception:
         ledger: Of all sessions.
         compare: Judges a reader's descriptor.
         measure: Judges a read.
+        locate: Says where blocks are; None where no memory is shared.
 
     Attributes:
         sessions: Those that have not ended, by name.
     """
 
     def __init__(
-        self, settings: HolderSettings, ledger: Ledger, compare: Compare, measure: Measure
+        self,
+        settings: HolderSettings,
+        ledger: Ledger,
+        compare: Compare,
+        measure: Measure,
+        locate: Locate | None = None,
     ) -> None:
+        if (messages.SHM in settings.features) != (locate is not None):
+            raise ValueError(f"features: {messages.SHM!r} needs `locate`, and `locate` needs it")
         self.settings = settings
         self.sessions: dict[str, HolderSession] = {}
         self._begin: Callable[[str, str, float], HolderSession] = lambda session, nonce, now: (
-            HolderSession(settings, ledger, compare, measure, session, nonce, now)
+            HolderSession(settings, ledger, compare, measure, locate, session, nonce, now)
         )
 
     def connect(self, session: str, nonce: str, now: float) -> "Link":

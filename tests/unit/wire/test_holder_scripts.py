@@ -3,6 +3,7 @@
 import pytest
 
 from support import (
+    wire_holder_map_scripts,
     wire_holder_request_scripts,
     wire_holder_scripts,
     wire_holder_stream_scripts,
@@ -12,6 +13,7 @@ from support.wire_scripts import Script, play
 
 SCRIPTS = (
     *wire_holder_scripts.SCRIPTS,
+    *wire_holder_map_scripts.SCRIPTS,
     *wire_holder_request_scripts.SCRIPTS,
     *wire_holder_stream_scripts.SCRIPTS,
 )

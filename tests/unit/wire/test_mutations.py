@@ -6,9 +6,11 @@ from typing import Any
 import pytest
 
 from support import (
+    wire_holder_map_scripts,
     wire_holder_request_scripts,
     wire_holder_scripts,
     wire_holder_stream_scripts,
+    wire_reader_map_scripts,
     wire_reader_read_scripts,
     wire_reader_request_scripts,
     wire_reader_scripts,
@@ -25,12 +27,14 @@ HOLDER: Table = holder_table.TABLE
 READER: Table = reader_table.TABLE
 HOLDER_SCRIPTS = (
     *wire_holder_scripts.SCRIPTS,
+    *wire_holder_map_scripts.SCRIPTS,
     *wire_holder_request_scripts.SCRIPTS,
     *wire_holder_stream_scripts.SCRIPTS,
 )
 READER_SCRIPTS = (
     *wire_reader_scripts.SCRIPTS,
     *wire_reader_request_scripts.SCRIPTS,
+    *wire_reader_map_scripts.SCRIPTS,
     *wire_reader_read_scripts.SCRIPTS,
 )
 

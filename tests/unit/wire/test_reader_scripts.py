@@ -3,6 +3,7 @@
 import pytest
 
 from support import (
+    wire_reader_map_scripts,
     wire_reader_read_scripts,
     wire_reader_request_scripts,
     wire_reader_scripts,
@@ -13,6 +14,7 @@ from support.wire_scripts import Script, play
 SCRIPTS = (
     *wire_reader_scripts.SCRIPTS,
     *wire_reader_request_scripts.SCRIPTS,
+    *wire_reader_map_scripts.SCRIPTS,
     *wire_reader_read_scripts.SCRIPTS,
 )
 
