@@ -139,6 +139,9 @@ async def test_a_prefix_that_is_here_is_not_fetched_again(folder: Path, oracle: 
         got = await d.tokens(prompt, kv_transfer_params=handoff)
         assert got == oracle.alone(prompt, COUNT)
         assert await d.num_loaded_tokens() == 20
+        # Two of the other engine's blocks of 16 tokens, 512 bytes each.
+        moved = (await d.metrics()).value("transload_kv_loaded_bytes_total")
+        assert moved == 2 * 16 * 512
         # Blocks that were loaded are as good as computed ones.
         assert await d.tokens([*prompt, 7]) == oracle.alone([*prompt, 7], COUNT)
         assert (await d.metrics()).value("vllm:prefix_cache_hits_total") >= 64 + 80

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -17,6 +17,7 @@ from tokenizers.pre_tokenizers import Whitespace
 from support.router_server import Metrics
 from support.tiny_models import VOCABULARY, write_checkpoint
 from transload_abi.wire.deadlines import ReaderDeadlines
+from transload_engine.core.runner import Runner
 from transload_engine.server.kv_fetch import KvMemory
 from transload_engine.server.kv_sockets import SocketTransfer
 from transload_engine.server.model_command import load, model_parser, running
@@ -109,7 +110,10 @@ async def settle(*engines: Asked, within_s: float = 10.0) -> None:
 
 @contextlib.asynccontextmanager
 async def serve_reference(
-    folder: Path, *arguments: str, deadlines: ReaderDeadlines | None = None
+    folder: Path,
+    *arguments: str,
+    deadlines: ReaderDeadlines | None = None,
+    wrap: Callable[[Runner], Runner] = lambda runner: runner,
 ) -> AsyncIterator[Asked]:
     """An engine as the command line makes it, in this process.
 
@@ -117,9 +121,11 @@ async def serve_reference(
         folder: Of a model.
         *arguments: Of the command line.
         deadlines: For other engines, which the command line does not have.
+        wrap: Makes the runner that is used of the model's.
     """
     given = ["--model", str(folder), "--served-model-name", MODEL, "--port", "0", *arguments]
     loaded = load(model_parser().parse_args(given))
+    loaded = replace(loaded, runner=wrap(loaded.runner))
     assert isinstance(loaded.connect, partial)
     memory, settings, name = loaded.connect.args
     if deadlines is not None:

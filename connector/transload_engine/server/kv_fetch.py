@@ -19,7 +19,8 @@ from transload_connector.transports.reader_requests import OpenHandoff, ReadFutu
 from transload_engine.core.scheduler import Load
 
 MAX_CHUNKS: Final = 8
-"""Of one load, received or to be landed at one time: 64 MiB of memory beside the cache's."""
+"""Of one load, received or to be landed at one time: each takes memory beside the cache's, as much
+as `mover_parts.CHUNK_BYTES`."""
 
 MAX_MOVERS: Final = 64
 """Kept: each is of one descriptor of other engines, and is compiled in some milliseconds."""
