@@ -126,10 +126,10 @@ def _show_piece(text: str) -> None:
 
 
 def _serve(stage: Stage, router: str) -> None:
-    say("")
-    say("Serving until Ctrl-C. Try:")
-    say(CURL.format(url=router))
     try:
+        say("")
+        say("Serving until Ctrl-C. Try:")
+        say(CURL.format(url=router))
         stage.wait_end()
     except KeyboardInterrupt:
         say("Ending ...")

@@ -1,6 +1,7 @@
 """The command `transload demo` before it starts anything."""
 
 import re
+import signal
 import subprocess
 import sys
 import tomllib
@@ -8,7 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from transload_engine.demo.command import PACKAGES
+from transload_engine.demo import show
+from transload_engine.demo.chat import AskFailed
+from transload_engine.demo.command import PACKAGES, main
+from transload_engine.demo.processes import ProcessFailed
+from transload_engine.demo.show import NotShown
 
 HOUSE = Path(__file__).parents[3]
 IMPORTED_AS = {"pyyaml": "yaml", "pyzmq": "zmq"}
@@ -57,3 +62,35 @@ def test_all_packages_of_its_extras_are_looked_for() -> None:
         asked += [each for each in extras[name] if not each.startswith("transload[")]
     names = {re.split(r"[><=;\[ ]", each)[0] for each in asked}
     assert {IMPORTED_AS.get(each, each.replace("-", "_")) for each in names} == set(PACKAGES)
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "said"),
+    [
+        (None, 0, ""),
+        (KeyboardInterrupt(), 130, ""),
+        (ProcessFailed("the router ended"), 1, "transload demo: the router ended\n"),
+        (NotShown("other tokens"), 1, "transload demo: other tokens\n"),
+        (AskFailed("HTTP 500: no"), 1, "transload demo: HTTP 500: no\n"),
+        (OSError("no space left"), 1, "transload demo: no space left\n"),
+    ],
+)
+def test_the_status_says_how_it_went(
+    error: BaseException | None,
+    status: int,
+    said: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    asked: list[bool] = []
+
+    def shown(*, is_oneshot: bool) -> None:
+        asked.append(is_oneshot)
+        if error is not None:
+            raise error
+
+    monkeypatch.setattr(show, "show", shown)
+    monkeypatch.setattr(signal, "signal", lambda number, handler: None)
+    assert main(["--oneshot"]) == status
+    assert capsys.readouterr().err == said
+    assert asked == [True]
