@@ -51,6 +51,7 @@ class Settings:
     session: str = ""
     cut: Cut | None = None
     judge: Judge = judge
+    features: tuple[str, ...] = ()
 
 
 class Holder:
@@ -63,10 +64,11 @@ class Holder:
         memory: Mapping[str, bytes],
         leases: Leases,
         settings: Settings | None = None,
+        files: Mapping[str, str] | None = None,
     ) -> None:
         self.token = token
         self.twin = twin
-        self.store = Store(read_descriptor(twin), memory, leases)
+        self.store = Store(read_descriptor(twin), memory, leases, files or {})
         self.settings = settings or Settings()
         self.sessions: dict[str, _Session] = {}
         self._listener: socket.socket | None = None
@@ -145,6 +147,8 @@ class _Session:
         self.name = settings.session or secrets.token_hex(16)
         self.max_data_bytes = min(hello["max_data_bytes"], settings.max_data_bytes)
         self.service = Service(holder.store, control, self.max_data_bytes, settings.cut)
+        self._features = [each for each in hello["features"] if each in settings.features]
+        self.service.has_shm = "shm" in self._features
         self._hello = body
         self._versions = hello["versions"]
         self._key = b""
@@ -201,6 +205,7 @@ class _Session:
             "nonce": settings.nonce or secrets.token_hex(32),
             "max_data_bytes": self.max_data_bytes,
             "max_streams": settings.max_streams,
+            "features": self._features,
         }
         blank = {"type": "welcome", **fields, "proof": "0" * 64}
         digest = transcript(self._hello, encode_message(blank, "holder"))

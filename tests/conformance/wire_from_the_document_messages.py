@@ -110,6 +110,28 @@ def _tables(value: Any, path: str) -> None:
     need(sum(len(table["null"]) for table in value) <= 4096, path, "more than 4,096 null ranges")
 
 
+def _pool_files(value: Any, path: str) -> None:
+    need(isinstance(value, list), path, "expected a list")
+    need(1 <= len(value) <= 4096, path, "expected 1 to 4,096 of them")
+    for i, entry in enumerate(value):
+        at = f"{path}[{i}]"
+        need(isinstance(entry, dict), at, "expected a map")
+        value[i] = _read_fields(POOL_FILE, entry, at)
+        need(i == 0 or entry["pool"] > value[i - 1]["pool"], f"{at}.pool", "is not ascending")
+
+
+def _file_name(value: Any, path: str) -> None:
+    need(isinstance(value, str) and len(value) <= 255, path, "expected text of at most 255")
+    need(re.fullmatch("transload-[0-9a-z-]+", value), path, "is no name of a pool's file")
+
+
+def _block_ids(value: Any, path: str) -> None:
+    need(isinstance(value, list), path, "expected a list")
+    need(1 <= len(value) <= 4096, path, "expected 1 to 4,096 of them")
+    for i, entry in enumerate(value):
+        _range(2**32)(entry, f"{path}[{i}]")
+
+
 _name: Final = _text(1, 256)
 _people: Final = _text(0, 256)
 _reason: Final = _text(0, 500)
@@ -130,6 +152,7 @@ def _fields(**fields: Check | tuple[Check, Any]) -> Fields:
 TABLE: Final = _fields(
     table=_count, num_blocks=_integer(0, 2**32), null=(_ranges(0, 4096, 2**32), [])
 )
+POOL_FILE: Final = _fields(pool=_text(1, 512), name=_file_name, num_bytes=_integer(1, MAX_NUMBER))
 _OF_A_HANDOFF: Final = _fields(id=_id, handoff=_name)
 _BYE: Final = _fields(reason=(_reason, ""))
 CODES: Final = (
@@ -162,6 +185,7 @@ MESSAGES: Final[dict[str, dict[str, Fields]]] = {
             checksums=(_boolean, False),
         ),
         "cancel": _fields(id=_id),
+        "map": _fields(id=_id, handoff=_name, table=_count, blocks=_ranges(1, 4096, 2**32)),
         "confirm": _OF_A_HANDOFF,
         "renew": _OF_A_HANDOFF,
         "done": _OF_A_HANDOFF,
@@ -195,6 +219,7 @@ MESSAGES: Final[dict[str, dict[str, Fields]]] = {
         ),
         "read_end": _fields(id=_id, num_bytes=_count),
         "cancelled": _fields(id=_id),
+        "mapped": _fields(id=_id, pools=_pool_files, blocks=_block_ids),
         "confirmed": _fields(id=_id, expires_ms=_ms),
         "ended": _fields(id=_id, left=_integer(0, 65536)),
         "expired": _fields(id=_id, why=_one_of("expired", "ended", "unknown", "other_lease")),
@@ -210,6 +235,7 @@ SHORT: Final = ("hello", "welcome", "prove", "attach", "attached")
 ANSWERS: Final[dict[str, tuple[str, ...]]] = {
     "open": ("lease", "expired", "error"),
     "read": ("read_end", "cancelled", "expired", "error"),
+    "map": ("mapped", "expired", "error"),
     "confirm": ("confirmed", "expired", "error"),
     "renew": ("confirmed", "expired", "error"),
     "done": ("ended", "expired", "error"),

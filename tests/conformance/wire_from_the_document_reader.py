@@ -61,6 +61,7 @@ class Settings:
     nonce: str = ""
     judge: Judge = judge
     may_lossy: bool = False
+    features: tuple[str, ...] = ()
     opening_s: float = 30.0
     answer_s: float = 10.0
     next_byte_s: float = 30.0
@@ -133,6 +134,7 @@ class Reader:
             "generation": settings.generation,
             "nonce": settings.nonce or secrets.token_hex(32),
             "max_data_bytes": settings.max_data_bytes,
+            "features": list(settings.features),
         }
         body = encode_message(hello, "reader")
         self._control.send(write_frame(1, body))
@@ -141,7 +143,7 @@ class Reader:
         digest = transcript(body, frame.body)
         if not is_proof(self.token, welcome["proof"], prove(self.token, "holder", digest)):
             raise WrongError("", "welcome.proof: the holder has another token")
-        if welcome["version"] != 1 or welcome["features"]:
+        if welcome["version"] != 1 or not {*welcome["features"]} <= {*settings.features}:
             raise WrongError("", "welcome: a version or a feature that was not offered")
         if welcome["max_data_bytes"] > settings.max_data_bytes:
             raise WrongError("", "welcome.max_data_bytes: more than was offered")
@@ -221,6 +223,10 @@ class Reader:
     def about(self, kind: str, handoff: str) -> Message:
         """`confirm`, `renew`, `done` or `release`."""
         return self.answer(self.ask(kind, handoff=handoff))
+
+    def map(self, handoff: str, table: int, blocks: list[list[int]]) -> Message:
+        """Where blocks are (16)."""
+        return self.answer(self.ask("map", handoff=handoff, table=table, blocks=blocks))
 
     def forgo(self, handoff: str, lease: str) -> Message:
         return self.answer(self.ask("forgo", handoff=handoff, lease=lease))
@@ -337,6 +343,8 @@ class Reader:
         asked, at = self._asked.pop(number)
         if message["type"] not in ANSWERS[asked["type"]]:
             raise WrongError("", f"{message['type']} is no answer to {asked['type']}")
+        if message["type"] == "mapped" and _count(message["blocks"]) != _count(asked["blocks"]):
+            raise WrongError("", "mapped.blocks: other blocks than were asked for")
         self.answers[number] = message
         handoff = asked["handoff"]
         if message["type"] == "expired" or asked["type"] in ("done", "release", "forgo"):
@@ -392,6 +400,10 @@ class Reader:
             if number:
                 stream.close()
         self._control.close_after(last)
+
+
+def _count(ranges: list[list[int]]) -> int:
+    return sum(count for _, count in ranges)
 
 
 def _has_more(read: Read) -> Callable[[], bool]:

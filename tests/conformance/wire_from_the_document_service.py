@@ -61,6 +61,7 @@ class Store:
     descriptor: Tree
     memory: Mapping[str, bytes]
     leases: Leases
+    files: Mapping[str, str] = field(default_factory=dict)  # 16
 
 
 class Service:
@@ -71,6 +72,7 @@ class Service:
         self._control = control
         self._max_data_bytes = max_data_bytes
         self._cut = cut
+        self.has_shm = False
         self._last_id = 0
         self._shares: dict[str, Share] = {}
         self._closed: set[str] = set()
@@ -122,6 +124,8 @@ class Service:
             self.forgo(message)
             return True
         answer = {"open": self._open, "read": self._read}.get(kind)
+        if kind == "map" and self.has_shm:
+            answer = self._map
         if answer is None and kind not in ("confirm", "renew", "done", "release"):
             raise WrongError("out_of_turn", f"{kind} may not be said now")
         self._check_id(message["id"])
@@ -210,6 +214,46 @@ class Service:
         lease = (leases.renew if message["type"] == "renew" else leases.confirm)(share)
         self._say("confirmed", id=message["id"], expires_ms=leases.left_ms(lease))
 
+    # --- 16: memory of one host ---
+
+    def _map(self, message: Message) -> None:
+        share = self._share(message["handoff"])
+        lease = self._store.leases.confirm(share)
+        number = message["table"]
+        if number not in self._tables():
+            raise WrongError("bad_read", f"map.table: there is no table {number}")
+        ids = self._ids(lease, number, message["blocks"], "map.blocks")
+        groups = [g for g in self._store.descriptor["groups"] if g["table"] == number]
+        pools = {pool for g in groups for place in g["places"] for pool in place["pools"]}
+        ranges: list[list[int]] = []
+        for block in ids:
+            if ranges and sum(ranges[-1]) == block:
+                ranges[-1][1] += 1
+            else:
+                ranges.append([block, 1])
+        if len(ranges) > 4096:
+            raise WrongError("too_many", "map.blocks: more ranges than a message has")
+        files = [self._file(pool) for pool in sorted(pools)]
+        self._say("mapped", id=message["id"], pools=files, blocks=ranges)
+
+    def _file(self, pool: str) -> Message:
+        described = next(each for each in self._store.descriptor["pools"] if each["id"] == pool)
+        name = self._store.files[pool]
+        return {"pool": pool, "name": name, "num_bytes": described["num_bytes"]}
+
+    def _ids(self, lease: Lease, table: int, blocks: list[list[int]], path: str) -> list[int]:
+        """The blocks at some positions, if there are such and none is null."""
+        listed = lease.tables.get(table, [])
+        first, count = blocks[-1]
+        if first + count > len(listed):
+            raise WrongError("bad_read", f"{path}: beyond the list")
+        groups = self._store.descriptor["groups"]
+        null = next(group["null_block"] for group in groups if group["table"] == table)
+        ids = [listed[position] for position in positions(blocks)]
+        if null is not None and null in ids:
+            raise WrongError("bad_read", f"{path}: a null block")
+        return ids
+
     # --- 8, 9: reads ---
 
     def _read(self, message: Message) -> None:
@@ -221,13 +265,7 @@ class Service:
         except RefusedError as error:
             raise WrongError("bad_read", str(error)) from error
         group = group_of(descriptor, message)
-        blocks = lease.tables.get(group["table"], [])
-        first, count = message["blocks"][-1]
-        if first + count > len(blocks):
-            raise WrongError("bad_read", "read.blocks: beyond the list")
-        ids = [blocks[position] for position in positions(message["blocks"])]
-        if group["null_block"] is not None and group["null_block"] in ids:
-            raise WrongError("bad_read", "read.blocks: a null block")
+        ids = self._ids(lease, group["table"], message["blocks"], "read.blocks")
         read = Read(message, share, runs_of(descriptor, message, ids))
         with self._lock:
             if message["stream"] not in self._streams:

@@ -49,7 +49,9 @@ def live_holder(session: Session) -> Holder:
     clock, side = Clock(), session.sides["holder"]
     names = ("generation", "engine", "nonce", "session", "max_data_bytes", "max_streams")
     settings = HolderSettings(
-        **{name: side[name] for name in names}, cut=cut_as_recorded(session, clock)
+        **{name: side[name] for name in names},
+        cut=cut_as_recorded(session, clock),
+        features=tuple(side.get("features", ())),
     )
     leases = Leases(clock)
     held = side["handoff"]
@@ -58,7 +60,8 @@ def live_holder(session: Session) -> Holder:
         counts = held["num_tokens"], held["readers"]
         leases.grant(held["handoff"], held["lease"], tables, *counts)
     memory = {pool: bytes.fromhex(data) for pool, data in side["pools"].items()}
-    return Holder(bytes.fromhex(side["token"]), pack(side["descriptor"]), memory, leases, settings)
+    token, twin = bytes.fromhex(side["token"]), pack(side["descriptor"])
+    return Holder(token, twin, memory, leases, settings, side.get("files"))
 
 
 def share(reader: Reader) -> Message:
@@ -111,6 +114,25 @@ def forgo_twice(reader: Reader) -> None:
     reader.bye()
 
 
+def read_where_it_is(reader: Reader) -> None:
+    share(reader)
+    for asked, there in (
+        ([[0, 4]], [[5, 2], [2, 1], [1, 1]]),
+        ([[1, 1], [3, 1]], [[6, 1], [1, 1]]),
+    ):
+        mapped = reader.map("cmpl-7", 0, asked)
+        assert mapped["blocks"] == there
+        assert [each["num_bytes"] for each in mapped["pools"]] == [256]
+        assert reader.about("confirm", "cmpl-7")["type"] == "confirmed"
+    reader.about("done", "cmpl-7")
+    reader.bye()
+
+
+def map_too_few(reader: Reader) -> None:
+    share(reader)
+    reader.map("cmpl-7", 0, [[0, 4]])
+
+
 def read_what_is_short(reader: Reader) -> None:
     share(reader)
     for _ in range(2):
@@ -148,6 +170,7 @@ DEEDS: Final = {
     "cancelled-read": cancel_a_read,
     "expired-lease": see_a_lease_end,
     "forgone": forgo_twice,
+    "shared-memory": read_where_it_is,
     "short-reads": read_what_is_short,
     "spoiled-reads": read_what_is_spoiled,
 }
@@ -157,6 +180,7 @@ ENDED_DEEDS: Final = {
     "wrong-token": (listen, "bad_proof"),
     "welcome-too-long": (listen, "message: "),
     "unasked-descriptor": (share_and_listen, "descriptor: "),
+    "mapped-otherwise": (map_too_few, "other blocks than were asked for"),
     "unasked-answer": (share_and_listen, "an answer to what was not asked"),
     "unasked-data": (share_and_listen, "which is no read"),
 }
@@ -165,7 +189,8 @@ ENDED_DEEDS: Final = {
 def live_reader(session: Session, listener: socket.socket) -> Reader:
     side = session.sides["reader"]
     names = ("generation", "engine", "nonce", "max_data_bytes")
-    settings = ReaderSettings(**{name: side[name] for name in names})
+    known = tuple(side.get("features", ()))
+    settings = ReaderSettings(**{name: side[name] for name in names}, features=known)
     twin = pack(side["descriptor"]) if side["descriptor"] else None
     address = listener.getsockname()
     token = bytes.fromhex(side["token"])

@@ -5,7 +5,7 @@ import msgspec
 from support.wire_scripts import Do, On, Said, messages_in
 from transload_abi.wire import auth, codec, frames, messages
 from transload_abi.wire.deadlines import HolderDeadlines, Terms
-from transload_abi.wire.errors import BadDescriptor, BadRead
+from transload_abi.wire.errors import BadDescriptor, BadRead, WireError
 from transload_abi.wire.holder_state import Compatible, HolderSettings, Incompatible
 from transload_abi.wire.ledger import Ledger
 from transload_abi.wire.reception import Link, Reception
@@ -39,12 +39,12 @@ def measure(read: messages.Read, tables: tuple[messages.Table, ...]) -> int:
 
 
 def locate(asked: messages.Map, lease: str) -> messages.Mapped:
-    """Block ids are positions and 100."""
+    """Block ids are positions and 100; the last ones are known to be trouble."""
     assert lease == f"l-{asked.handoff}"
-    if asked.table == 1:
-        raise BadRead("no such table", "map.table")
-    if asked.table == 2:
+    if asked.blocks == ((7, 1),):
         return messages.Mapped(asked.id, FILES, ((0, 1),) * 4097)
+    if asked.blocks == ((6, 1),):
+        raise WireError("the blocks are not known", "map.handoff")
     blocks = tuple((100 + first, count) for first, count in asked.blocks)
     return messages.Mapped(asked.id, FILES, blocks)
 

@@ -24,6 +24,7 @@ from transload_abi.wire.holder_state import (
 )
 from transload_abi.wire.ledger import Ledger
 from transload_abi.wire.payload import payload_of
+from transload_abi.wire.pool_files import PoolFiles
 from transload_abi.wire.reader import ReaderSession
 from transload_abi.wire.reader_events import ReaderEvent
 from transload_abi.wire.reader_state import ReaderSettings
@@ -71,6 +72,8 @@ class HolderSide:
         self.ledger = Ledger()
         self.tables: dict[str, list[int]] = {}
         self.memory = {name: bytes.fromhex(text) for name, text in side["pools"].items()}
+        if "files" in side:
+            self.files = PoolFiles(self.holder, side["files"])
         self._grant(side["handoff"])
         settings = HolderSettings(
             side["engine"],
@@ -79,12 +82,14 @@ class HolderSide:
             bytes.fromhex(side["token"]),
             side["max_data_bytes"],
             side["max_streams"],
+            tuple(side.get("features", ())),
         )
         self.reception = Reception(
             settings,
             self.ledger,
             self._judge,
             lambda wanted, tables: size_of(self.holder, wanted, tables),
+            self._locate if messages.SHM in settings.features else None,
         )
         self.nonces = side["session"], side["nonce"]
         self.links: dict[int, Link] = {}
@@ -98,6 +103,9 @@ class HolderSide:
         if found.verdict == "refused":
             return Incompatible(found.findings[0].path, found.findings[0].reason)
         return Compatible(found.verdict)
+
+    def _locate(self, asked: messages.Map, _lease: str) -> messages.Mapped:
+        return self.files.mapped(asked, self.tables[str(asked.table)])
 
     def _grant(self, handoff: dict[str, Any] | None) -> None:
         if handoff:
@@ -183,6 +191,7 @@ class ReaderSide:
             own[0] if own else None,
             bytes.fromhex(side["token"]),
             side["max_data_bytes"],
+            tuple(side.get("features", ())),
             holder_generation="4",
         )
         self.holder: Descriptor | None = None
@@ -236,6 +245,10 @@ class ReaderSide:
                 assert self.holder is not None
                 num_bytes = payload_of(self.holder, wanted).num_bytes(wanted.blocks)
                 session.read(wanted, num_bytes, 0.0)
+            case "map":
+                wanted = codec.decode(body, "reader")
+                assert isinstance(wanted, messages.Map)
+                session.map(wanted.handoff, wanted.table, wanted.blocks, 0.0)
             case "cancel":
                 self.events += session.cancel(message["id"], 0.0)
             case "forgo":

@@ -97,6 +97,14 @@ def _about(kind: str, **more: object) -> Document:
     return {"type": kind, "id": 7, "handoff": "h", **more}
 
 
+_FILE: Document = {"pool": "kv", "name": "transload-kv", "num_bytes": 256}
+_OTHER_FILE: Document = {"pool": "w" * 512, "name": f"transload-{'0' * 245}", "num_bytes": MAX}
+
+
+def _mapped(**more: object) -> Document:
+    return {"type": "mapped", "id": 2, "pools": [_FILE], "blocks": [[5, 1]], **more}
+
+
 _WIDE_NULLS = [[2 * number, 1] for number in range(4096)]
 
 _READER: list[tuple[str, Document]] = [
@@ -115,6 +123,8 @@ _READER: list[tuple[str, Document]] = [
     ("read-page", _read(form="page", layers=[0, 4096], group="g" * 512)),
     ("read-most-ranges", _read(blocks=[[(1 << 20) + 2 * n, 1] for n in range(4096)])),
     ("cancel", {"type": "cancel", "id": 2}),
+    ("map", _about("map", table=0, blocks=[[0, 1]])),
+    ("map-most-ranges", _about("map", table=MAX, blocks=[*_WIDE_NULLS[:-1], [8190, 1 << 31]])),
     ("confirm", _about("confirm")),
     ("renew", _about("renew")),
     ("done", _about("done")),
@@ -153,6 +163,9 @@ _HOLDER: list[tuple[str, Document]] = [
     ("read_end", {"type": "read_end", "id": 2, "num_bytes": MAX}),
     ("read_end-nothing", {"type": "read_end", "id": 2, "num_bytes": 0}),
     ("cancelled", {"type": "cancelled", "id": 2}),
+    ("mapped", _mapped()),
+    ("mapped-full", _mapped(pools=[_FILE, _OTHER_FILE], blocks=[[9, 2], [1, 1], [1, 1]])),
+    ("mapped-most-ranges", _mapped(blocks=[[(1 << 32) - 1 - n, 1] for n in range(4096)])),
     ("confirmed", {"type": "confirmed", "id": 7, "expires_ms": 0}),
     ("ended", {"type": "ended", "id": 7, "left": 0}),
     ("error-session", {"type": "error", "code": "bad_version", "reason": ""}),
@@ -202,6 +215,7 @@ def _other_spellings() -> list[MessageCase]:
             _lease(tables=tables),
             _lease(tables=[{**tables[0], "null": [], "x_t": extension}], num_encoder_tokens=0),
         ),
+        ("mapped-extensions", "holder", _mapped(), _mapped(pools=[{**_FILE, "x_": 1}], x_=0)),
         ("welcome-defaults", "holder", _welcome(), _welcome(max_streams=0, features=[], x_y="")),
         (
             "error-default",

@@ -126,6 +126,7 @@ def _fields() -> list[RefusedCase]:
 LACKING = object()
 _NAME = "n" * 257
 _TABLE = {"table": 0, "num_blocks": 3}
+_FILE = {"pool": "kv", "name": "transload-kv", "num_bytes": 256}
 
 _Row = tuple[str, str, str, object]
 """Sender, the message to spoil, path of what is refused, value of the field."""
@@ -186,6 +187,12 @@ _READER: list[_Row] = [
     ("reader", "read", "read.checksums", 1),
     ("reader", "cancel", "cancel.id", 0),
     ("reader", "cancel", "cancel.handoff", "h"),
+    ("reader", "map", "map.table", LACKING),
+    ("reader", "map", "map.table", -1),
+    ("reader", "map", "map.blocks", []),
+    ("reader", "map", "map.blocks", [[2 * number, 1] for number in range(4097)]),
+    ("reader", "map", "map.blocks[0]", [[1, 1 << 32]]),
+    ("reader", "map", "map.blocks[1]", [[1, 1], [0, 1]]),
     ("reader", "confirm", "confirm.handoff", ""),
     ("reader", "renew", "renew.id", 0),
     ("reader", "done", "done.handoff", _NAME),
@@ -234,6 +241,22 @@ _HOLDER: list[_Row] = [
     ("holder", "read_end", "read_end.num_bytes", MAX + 1),
     ("holder", "read_end", "read_end.id", 0),
     ("holder", "cancelled", "cancelled.id", 0),
+    ("holder", "mapped", "mapped.pools", []),
+    ("holder", "mapped", "mapped.pools[0].name", [{**_FILE, "name": "transload-"}]),
+    ("holder", "mapped", "mapped.pools[0].name", [{**_FILE, "name": "kv"}]),
+    ("holder", "mapped", "mapped.pools[0].name", [{**_FILE, "name": "transload-a/b"}]),
+    ("holder", "mapped", "mapped.pools[0].name", [{**_FILE, "name": "transload-.."}]),
+    ("holder", "mapped", "mapped.pools[0].name", [{**_FILE, "name": "transload-A"}]),
+    ("holder", "mapped", "mapped.pools[0].name", [{**_FILE, "name": f"transload-{'a' * 246}"}]),
+    ("holder", "mapped", "mapped.pools[0].pool", [{**_FILE, "pool": ""}]),
+    ("holder", "mapped", "mapped.pools[0].num_bytes", [{**_FILE, "num_bytes": 0}]),
+    ("holder", "mapped", "mapped.pools[0].num_bytes", [{"pool": "kv", "name": "transload-kv"}]),
+    ("holder", "mapped", "mapped.pools[0].size", [{**_FILE, "size": 1}]),
+    ("holder", "mapped", "mapped.pools[1].pool", [_FILE, _FILE]),
+    ("holder", "mapped", "mapped.blocks", []),
+    ("holder", "mapped", "mapped.blocks", [[0, 1]] * 4097),
+    ("holder", "mapped", "mapped.blocks[0]", [[0, 0]]),
+    ("holder", "mapped", "mapped.blocks[1]", [[0, 1], [1, 1 << 32]]),
     ("holder", "confirmed", "confirmed.expires_ms", -1),
     ("holder", "ended", "ended.left", (1 << 16) + 1),
     ("holder", "expired-ended", "expired.why", "late"),

@@ -3,7 +3,18 @@
 from __future__ import annotations
 
 from wire_vectors.session_faults import faults_of_holders, faults_of_readers
-from wire_vectors.session_writer import FORGO, OPEN, Session, about, lease, pages, read, tiny
+from wire_vectors.session_writer import (
+    FORGO,
+    OPEN,
+    Session,
+    about,
+    lease,
+    map_blocks,
+    mapped,
+    pages,
+    read,
+    tiny,
+)
 from wire_vectors.spelling import Document
 
 
@@ -115,6 +126,26 @@ def forgone() -> Document:
     return s.document("A handoff is given up by one who has no descriptor.", [5])
 
 
+def shared_memory() -> Document:
+    """Blocks are read where they are; the copy counts once it is confirmed."""
+    s = Session(reader=tiny(4, is_transposed=False), features=(["shm", "x_more"], ["shm"]))
+    s.accept()
+    s.ask("open", OPEN)
+    s.answer("lease", lease(4, 7))
+    s.ask("map", map_blocks(2, [[0, 4]]))
+    s.answer("mapped", mapped(2, [[5, 2], [2, 1], [1, 1]]))
+    s.ask("confirm", about(3))
+    s.answer("confirmed", {"id": 3, "expires_ms": 30000})
+    s.ask("map", map_blocks(4, [[1, 1], [3, 1]]))
+    s.answer("mapped", mapped(4, [[6, 1], [1, 1]]))
+    s.ask("confirm", about(5))
+    s.answer("confirmed", {"id": 5, "expires_ms": 30000})
+    s.ask("done", about(6))
+    s.answer("ended", {"id": 6, "left": 0})
+    s.ask("bye")
+    return s.document("Blocks are read in shared memory.", [5, 6, 2, 1], num_tokens=7)
+
+
 def wrong_token() -> Document:
     """The reader has no token: it proves with the empty key, and looks at no proof."""
     s = Session(reader_token=b"")
@@ -134,6 +165,7 @@ def sessions() -> dict[str, Document]:
         "expired-lease": expired(),
         "cancelled-read": cancelled(),
         "forgone": forgone(),
+        "shared-memory": shared_memory(),
         "wrong-token": wrong_token(),
         **faults_of_readers(),
         **faults_of_holders(),

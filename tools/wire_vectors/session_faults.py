@@ -12,6 +12,8 @@ from wire_vectors.session_writer import (
     Session,
     about,
     lease,
+    map_blocks,
+    mapped,
     pages,
     read,
     tiny,
@@ -34,6 +36,8 @@ def faults_of_readers() -> dict[str, Document]:
         "talking-stream": _talking_stream(),
         "opened-again": _opened_again(),
         "cancels": _cancels(),
+        "map-not-agreed": _map_not_agreed(),
+        "mapped-nothing": _mapped_nothing(),
     }
 
 
@@ -44,13 +48,21 @@ def faults_of_holders() -> dict[str, Document]:
         "unasked-descriptor": _unasked_descriptor(),
         "unasked-answer": _unasked_answer(),
         "unasked-data": _unasked_data(),
+        "mapped-otherwise": _mapped_otherwise(),
         "short-reads": _short_reads(),
         "spoiled-reads": _spoiled_reads(),
     }
 
 
-def _open(num_streams: int = 0, readers: int = 1) -> Session:
-    s = Session(num_streams, reader=tiny(4, is_transposed=False))
+_SHM = ["shm"]
+
+
+def _open(
+    num_streams: int = 0,
+    readers: int = 1,
+    features: tuple[list[str], list[str]] = ([], []),
+) -> Session:
+    s = Session(num_streams, reader=tiny(4, is_transposed=False), features=features)
     s.accept()
     s.ask("open", OPEN)
     s.answer("lease", lease(4, 8, readers=readers, left=readers))
@@ -198,6 +210,37 @@ def _cancels() -> Document:
     s.ask("cancel", {"id": 7})
     _wrong(s, "out_of_turn")
     return _of_holder(s, "Cancels of what is no read are ignored, but for an id of the future.")
+
+
+def _map_not_agreed() -> Document:
+    s = _open(features=([], _SHM))
+    s.ask("map", map_blocks(2, [[0, 1]]))
+    _wrong(s, "out_of_turn")
+    return _of_holder(s, "A reader that has not said `shm` asks where blocks are.")
+
+
+def _mapped_nothing() -> Document:
+    s = _open(features=(_SHM, _SHM))
+    s.ask("map", map_blocks(2, [[3, 2]]))
+    _wrong(s, "bad_read", id=2)
+    s.ask("map", {**map_blocks(3, [[0, 1]]), "table": 1})
+    _wrong(s, "bad_read", id=3)
+    s.ask("map", {**map_blocks(4, [[0, 1]]), "handoff": "cmpl-6"})
+    _wrong(s, "out_of_turn", id=4)
+    s.ask("done", about(5))
+    s.answer("ended", {"id": 5, "left": 0})
+    s.ask("map", map_blocks(6, [[0, 1]]))
+    s.answer("expired", {"id": 6, "why": "ended"})
+    s.ask("bye")
+    return _of_holder(s, "A reader asks where blocks are that there are not, or not for it.")
+
+
+def _mapped_otherwise() -> Document:
+    s = _open(features=(_SHM, _SHM))
+    s.ask("map", map_blocks(2, [[0, 4]]))
+    s.answer("mapped", mapped(2, [[5, 3]]))
+    s.add("bye")
+    return _of_reader(s, "A holder names fewer blocks than it was asked for.")
 
 
 def _long_welcome() -> Document:

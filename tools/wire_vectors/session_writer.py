@@ -10,6 +10,9 @@ TOKEN = b"a shared secret"
 PAGE_BYTES = 32
 NUM_BLOCKS = 8
 TERM_MS = 30_000
+FILE = "transload-1f2e3d4c5b6a-0123456789ab-fedcba987654"
+"""Name of the file of the holder's pool, where that is shared."""
+
 MEMORY = bytes((7 * at + 3) % 256 for at in range(NUM_BLOCKS * PAGE_BYTES))
 """The holder's one pool."""
 
@@ -44,6 +47,7 @@ class Session:
         num_streams: That the holder offers.
         reader: The reader's descriptor, if it has one.
         reader_token: The holder's is `TOKEN`.
+        features: That the reader and the holder know.
 
     Attributes:
         steps: Its frames.
@@ -54,6 +58,7 @@ class Session:
         num_streams: int = 0,
         reader: Document | None = None,
         reader_token: bytes = TOKEN,
+        features: tuple[list[str], list[str]] = ([], []),
     ) -> None:
         self.steps: list[Document] = []
         self.hello: Document = {
@@ -64,6 +69,11 @@ class Session:
             **{"type": "welcome", "version": 1, "engine": "prefill-0", "generation": "4"},
             **{"session": SESSION, "nonce": OTHER_NONCE, "max_data_bytes": 1 << 16},
         }
+        self._features = {"reader": features[0], "holder": features[1]}
+        if features[0]:
+            self.hello["features"] = features[0]
+        if common := [each for each in features[0] if each in features[1]]:
+            self.welcome["features"] = common
         if num_streams:
             self.welcome["max_streams"] = num_streams
         self._reader = reader
@@ -156,7 +166,11 @@ class Session:
         sides = {"holder": self._holder_is(handoff), "reader": self._reader_is()}
         whole = {str(read): payload.hex() for read, payload in (reads or {}).items()}
         found: Document = {"description": description}
-        found |= {side: sides[side] for side in of}
+        for side in of:
+            known = self._features[side]
+            found[side] = {**sides[side], "features": known} if known else sides[side]
+            if side == "holder" and known:
+                found[side]["files"] = {"kv": FILE}
         return {**found, "reads": whole, "steps": self.steps}
 
     def _holder_is(self, handoff: Document | None) -> Document:
@@ -212,3 +226,14 @@ def lease(num_blocks: int, num_tokens: int, **more: object) -> Document:
     tables = [{"table": 0, "num_blocks": num_blocks}]
     counts = {"num_tokens": num_tokens, "readers": 1, "left": 1, "expires_ms": TERM_MS}
     return {"id": 1, "tables": tables, **counts, **more}
+
+
+def map_blocks(id_: int, blocks: list[list[int]]) -> Document:
+    """Fields of a `map`."""
+    return {**about(id_), "table": 0, "blocks": blocks}
+
+
+def mapped(id_: int, blocks: list[list[int]]) -> Document:
+    """Fields of the answer."""
+    file = {"pool": "kv", "name": FILE, "num_bytes": len(MEMORY)}
+    return {"id": id_, "pools": [file], "blocks": blocks}

@@ -6,6 +6,7 @@ from transload_abi.wire.holder_opening import break_off
 from transload_abi.wire.holder_state import Claim, HolderCore, Serve, Serving
 from transload_abi.wire.limits import MAX_OPEN, MAX_READS
 from transload_abi.wire.session_events import StreamLost
+from transload_abi.wire.sizes import check_blocks
 
 AboutOpen = (
     messages.Read
@@ -171,6 +172,7 @@ def map_blocks(c: HolderCore, e: object) -> None:
         c.say_gone(e.id, e.handoff, claim.lease, gone)
         return
     try:
+        check_blocks(e.blocks, e.table, claim.tables, ("map.table", "map.blocks"))
         c.say(c.locate(e, claim.lease))
     except Unsendable:
         c.say_error(e.id, TooMany("more pools and ranges of blocks than a message holds", "map"))

@@ -88,7 +88,7 @@ Measure = Callable[[messages.Read, tuple[messages.Table, ...]], int]
 """How many bytes a read is, of a handoff with such tables. May raise `BadRead`."""
 
 Locate = Callable[[messages.Map, str], messages.Mapped]
-"""Where blocks are, of a handoff under such a lease. May raise `WireError`."""
+"""Where blocks are that a handoff under such a lease has. May raise `WireError`."""
 
 
 # Events of a session.

@@ -13,6 +13,7 @@ from transload_abi.wire.errors import BadDescriptor
 from transload_abi.wire.holder_state import Compatible, HolderSettings, Incompatible, Serve
 from transload_abi.wire.ledger import Ledger
 from transload_abi.wire.payload import payload_of
+from transload_abi.wire.pool_files import PoolFiles
 from transload_abi.wire.reception import Link, Reception
 from transload_abi.wire.sizes import size_of
 
@@ -61,9 +62,14 @@ class _HolderPlay:
             bytes.fromhex(fields["token"]),
             fields["max_data_bytes"],
             fields["max_streams"],
+            tuple(fields.get("features", ())),
         )
         self._reception = Reception(
-            settings, self._granted(), judge, lambda wanted, tables: size_of(holder, wanted, tables)
+            settings,
+            self._granted(),
+            judge,
+            lambda wanted, tables: size_of(holder, wanted, tables),
+            self._locate if messages.SHM in settings.features else None,
         )
 
     def take(self, event: Fields) -> Iterator[Fields]:
@@ -79,6 +85,11 @@ class _HolderPlay:
                 left -= num_bytes
                 yield {"stream": sending.message.stream, "bytes": frame.hex()}
             yield from self._owed()
+
+    def _locate(self, asked: messages.Map, _lease: str) -> messages.Mapped:
+        """Where blocks of the handoff are."""
+        files = PoolFiles(self._holder, self._fields["files"])
+        return files.mapped(asked, self._fields["handoff"]["tables"][str(asked.table)])
 
     def _granted(self) -> Ledger:
         """A ledger that holds the handoff."""

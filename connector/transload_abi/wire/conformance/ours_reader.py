@@ -17,6 +17,8 @@ from transload_abi.wire.reader_state import ReaderSettings
 _NOW: Final = 0.0
 """No time passes."""
 
+_Ranges = tuple[messages.Range, ...]
+
 
 def play_reader(fields: Fields, descriptor: Descriptor | None) -> Fields:
     """What our reader says to each of the events, and the bytes of the reads that became whole."""
@@ -40,6 +42,7 @@ class _ReaderPlay:
             None if descriptor is None else encode_msgpack(descriptor),
             bytes.fromhex(fields["token"]),
             fields["max_data_bytes"],
+            tuple(fields.get("features", ())),
         )
         self._session = ReaderSession(settings, fields["nonce"], _NOW)
         self._holder: Descriptor | None = None
@@ -68,6 +71,8 @@ class _ReaderPlay:
                 session.open(wish["handoff"], wish["lease"], wish["reader"], _NOW)
             case {"type": "read"}:
                 self._read(msgspec.convert(wish, messages.Read))
+            case {"type": "map", "table": table}:
+                session.map(wish["handoff"], table, msgspec.convert(wish["blocks"], _Ranges), _NOW)
             case {"type": "cancel", "id": id_}:
                 self._note(session.cancel(id_, _NOW))
             case {"type": "forgo"}:

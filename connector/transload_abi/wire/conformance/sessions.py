@@ -14,7 +14,7 @@ from transload_abi.harness.report import Vectors, unequal
 from transload_abi.wire.conformance.files import objects, read_object
 from transload_abi.wire.conformance.said import DataSaid, Listener, Said, words_of
 
-_ABOUT_OPEN = ("read", "confirm", "renew", "done", "release")
+_ABOUT_OPEN = ("read", "map", "confirm", "renew", "done", "release")
 
 
 class Scene(NamedTuple):
