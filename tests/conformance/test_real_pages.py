@@ -17,10 +17,11 @@ import pytest
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from protocol.test_kv_pages import CASES, described, is_scaled_by_row, unpacked, written
+from protocol.test_kv_pages import CASES, is_scaled_by_row
 from support.abi_moves import regroup, with_heads, with_layers
 from support.abi_placements import MODEL, PLACEMENTS, Shape
 from support.abi_round_trips import by_token, carry, held
+from support.kv_pages import described, unpacked, written
 from transload_abi import oracle
 from transload_abi.check import check
 from transload_abi.compare import compare
