@@ -59,6 +59,7 @@ def test_it_has_ended_behind_its_block(ending: threading.Event) -> None:
     with Process("the web", "http.server", ["0"], {"PYTHONUNBUFFERED": "1"}, ending) as web:
         port = int(web.wait_line(LISTENS, SOON_S)[1])
     assert web.has_ended
+    assert str(web.failure("")).startswith("the web ended with status -15;")
     assert ending.is_set()
     assert not connects(port)
 
