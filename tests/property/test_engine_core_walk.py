@@ -7,11 +7,12 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from transload_engine.core.engine_core import EngineCore, Step
+from transload_engine.core.engine_core import EngineCore
 from transload_engine.core.events import AllBlocksCleared, BlockStored
 from transload_engine.core.handoff import Handoff, Origin
 from transload_engine.core.request import Ask, Finish, Generator
 from transload_engine.core.scheduler import Load
+from transload_engine.core.serving import Step
 from transload_engine.core.settings import CoreSettings
 
 BLOCK, VOCABULARY = 4, range(100, 1000)

@@ -6,11 +6,12 @@ from typing import Any
 
 import msgspec
 
-from transload_engine.core.engine_core import EngineCore, Output
+from transload_engine.core.engine_core import EngineCore
 from transload_engine.core.events import Event
 from transload_engine.core.handoff import Handoff, Origin
 from transload_engine.core.request import Ask
 from transload_engine.core.scheduler import Load
+from transload_engine.core.serving import Output
 from transload_engine.core.settings import CoreSettings
 
 Line = dict[str, Any]

@@ -210,7 +210,7 @@ def break_off_for(c: ReaderCore, e: object) -> None:
     c.break_off(e.error)
 
 
-def break_off_unasked(c: ReaderCore, e: object) -> None:
+def break_off_unasked(c: ReaderCore, _e: object) -> None:
     """Data of a read that was never asked for."""
     c.break_off(OutOfTurn("data of a read that was never asked for", "data.read"))
 

@@ -53,7 +53,6 @@ from transload_abi.wire.session_events import (
 S = ReaderState
 ReaderRow = Row[ReaderCore, ReaderState]
 Rows = dict[tuple[ReaderState, type], tuple[ReaderRow, ...]]
-LIVE: Final = (S.NEW, S.WELCOME, S.ACCEPT, S.DESCRIPTOR, S.OPEN, S.FORGOING)
 
 _SESSION_ERROR: Final = Row(
     answers.is_of_session, (opening.end_by_error,), S.ENDED, "the holder ends it as our fault"

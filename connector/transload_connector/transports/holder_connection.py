@@ -14,7 +14,6 @@
 import selectors
 import socket
 from collections import deque
-from collections.abc import Callable
 from typing import Final, Protocol
 
 from transload_abi.wire.holder import HolderSession
@@ -149,11 +148,11 @@ class HolderConnection:
         elif self._stuck_since is not None and self._stuck_since + self._stall_s <= now:
             self._owner.stalled(self)
         else:
-            self._tell(lambda: self.link.tick(now))
+            self._owner.took(self, self.link.tick(now))
 
     def end(self, reason: str) -> None:
         """End its session in order, or turn it away."""
-        self._tell(lambda: self.link.end(reason, self._owner.now()))
+        self._owner.took(self, self.link.end(reason, self._owner.now()))
 
     def finish(self) -> None:
         """The session has ended: no data any more; the last message is sent if that can be."""
@@ -187,15 +186,12 @@ class HolderConnection:
         if not data:
             self._lose()
         elif self._closes is None:
-            self._tell(lambda: self.link.feed(data, self._owner.now()))
+            self._owner.took(self, self.link.feed(data, self._owner.now()))
 
     def _num_wanted(self) -> int:
         session = self.link.session
         is_next = session is not None and session.state is HolderState.DESCRIPTOR
         return DESCRIPTOR_PART_BYTES if is_next else REQUEST_PART_BYTES
-
-    def _tell(self, happens: Callable[[], list[HolderEvent]]) -> None:
-        self._owner.took(self, happens())
 
     def _lose(self) -> None:
         """The peer is gone."""

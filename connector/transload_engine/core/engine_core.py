@@ -26,8 +26,6 @@ from transload_engine.core.serving import Output, ServingCore, Step
 from transload_engine.core.settings import CoreSettings
 from transload_engine.core.timing import BatchSize
 
-__all__ = ["EngineCore", "Output", "Step"]
-
 
 class EngineCore(ServingCore):
     """See the module.

@@ -18,6 +18,7 @@ Knows no clock, no thread and no model: whoever drives it takes a step's chunks 
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from transload_abi.wire.limits import MAX_NAME_CHARS
 from transload_engine.core.blocks import Block
 from transload_engine.core.handoff import Grant, Origin
 from transload_engine.core.request import Request, Status
@@ -26,10 +27,6 @@ from transload_engine.core.scheduler import Load, Scheduled
 from transload_engine.core.serving import Output, ServingCore, Step
 from transload_engine.core.settings import CoreSettings
 from transload_engine.core.transfers import FailedLoad, Loaded, Transfers
-
-MAX_NAME_CHARS = 256
-"""Of a handoff (`connector/WIRE.md`). Clients choose how long the ids of requests are; what tells
-these apart stands at their end."""
 
 
 class ModelCore(ServingCore):
@@ -131,6 +128,7 @@ class ModelCore(ServingCore):
     def _hand_off(self, request: Request, blocks: list[Block], now: float) -> dict[str, Any]:
         read = blocks[: self._cache.blocks_for(request.num_computed)]
         grant = Grant(
+            # Clients choose how long ids are; what tells them apart stands at their end.
             handoff=request.request_id[-MAX_NAME_CHARS:],
             lease=self._draw_lease(),
             block_ids=[block.block_id for block in read],

@@ -5,10 +5,11 @@ from typing import Any
 
 import pytest
 
-from transload_engine.core.engine_core import EngineCore, Output, Step
+from transload_engine.core.engine_core import EngineCore
 from transload_engine.core.events import BlockRemoved, BlockStored
 from transload_engine.core.handoff import Handoff, Origin
 from transload_engine.core.request import Ask, Finish
+from transload_engine.core.serving import Output, Step
 from transload_engine.core.settings import CoreSettings
 from transload_engine.core.timing import Profile
 
