@@ -62,16 +62,24 @@ class BlockLists:
         """The handoff is free."""
         self._lists.pop((handoff, lease), None)
 
+    def ids_of(self, handoff: str, lease: str, table: int) -> tuple[int, ...]:
+        """One list of a handoff.
+
+        Raises:
+            WireError: The handoff is not among these.
+        """
+        lists = self._lists.get((handoff, lease))
+        if lists is None:
+            raise WireError("the blocks of the handoff are not known", "handoff")
+        return lists[table]
+
     def runs_of(self, read: Read, lease: str) -> Iterator[Run]:
         """Where the bytes of a read are; it was measured before.
 
         Raises:
             WireError: The handoff is not among these.
         """
-        lists = self._lists.get((read.handoff, lease))
-        if lists is None:
-            raise WireError("the blocks of the handoff are not known", "read.handoff")
-        ids = lists[self._table_of[read.group]]
+        ids = self.ids_of(read.handoff, lease, self._table_of[read.group])
         chosen = (each for first, count in read.blocks for each in ids[first : first + count])
         return payload_of(self._holder, read).runs_of(chosen)
 

@@ -8,6 +8,7 @@
     ├── LeaseGone          the blocks are not held for this reader any more; prefill again
     ├── PeerFault          the peer broke a rule of `connector/WIRE.md`
     ├── TimedOut           a deadline of `ReaderDeadlines` is over
+    ├── NotShared          the blocks are not in this host's memory; data frames bring them
     └── ClientClosed       this side has ended it
 
 After any of these the bytes of a read are worthless: its memory may hold a part of them, or of
@@ -63,6 +64,10 @@ class PeerFault(TransferError):
 
 class TimedOut(TransferError):
     """The holder kept this side waiting for too long."""
+
+
+class NotShared(TransferError):
+    """The holder's blocks cannot be had in this host's memory; they can be read by data frames."""
 
 
 class ClientClosed(TransferError):

@@ -28,6 +28,7 @@ from transload_abi.wire.holder_state import (
     Serve,
 )
 from transload_abi.wire.ledger import Freed
+from transload_abi.wire.pool_files import PoolFiles
 from transload_abi.wire.reception import Reception
 from transload_abi.wire.session_events import SessionEnded
 from transload_abi.wire.sizes import size_of
@@ -72,6 +73,7 @@ class HolderConnections:
         on_freed: As in `HolderServer`.
         verdict: Judges readers.
         limits: Of connections.
+        files: Of the pools; None where they are in no shared memory.
     """
 
     def __init__(
@@ -84,6 +86,7 @@ class HolderConnections:
         on_freed: Callable[[Freed], None],
         verdict: Verdict,
         limits: ConnectionLimits,
+        files: PoolFiles | None,
     ) -> None:
         self.thread = IoThread(f"transload-holder-{listener.getsockname()[1]}", self)
         self.lists = BlockLists(descriptor)
@@ -91,6 +94,7 @@ class HolderConnections:
         self.ends: Counter[str] = Counter()
         self.num_bytes_sent = 0
         self.num_turned_away = 0
+        self.num_mapped = 0
         self.connections: set[HolderConnection] = set()
         self._listener = listener
         self._descriptor = descriptor
@@ -99,7 +103,9 @@ class HolderConnections:
         self._on_freed = on_freed
         self._verdict = verdict
         self._limits = limits
-        self._reception = Reception(settings, ledger, self._compare, self._measure)
+        self._files = files
+        locate = None if files is None else self._locate
+        self._reception = Reception(settings, ledger, self._compare, self._measure, locate)
         self._streams: dict[str, dict[int, HolderConnection]] = {}
         self._verdicts: OrderedDict[bytes, Compatible | Incompatible] = OrderedDict()
         self._per_peer: Counter[str] = Counter()
@@ -276,6 +282,12 @@ class HolderConnections:
 
     def _measure(self, read: messages.Read, tables: tuple[messages.Table, ...]) -> int:
         return size_of(self._descriptor, read, tables)
+
+    def _locate(self, asked: messages.Map, lease: str) -> messages.Mapped:
+        assert self._files is not None
+        found = self._files.mapped(asked, self.lists.ids_of(asked.handoff, lease, asked.table))
+        self.num_mapped += 1
+        return found
 
 
 def _turn_away(sock: socket.socket) -> None:

@@ -1,4 +1,4 @@
-"""An engine's blocks, served to readers of the wire protocol over TCP.
+"""An engine's blocks, served to readers of the wire protocol over TCP and in shared memory.
 
 Knows bytes and block ids; nothing of torch, nor of what the bytes mean beyond the descriptor.
 """
@@ -15,9 +15,11 @@ from transload_abi.wire.deadlines import HolderDeadlines, Terms
 from transload_abi.wire.frames import Buffer
 from transload_abi.wire.holder_state import HolderSettings
 from transload_abi.wire.ledger import Freed
+from transload_abi.wire.pool_files import PoolFiles
 from transload_connector.transports.block_lists import BlocksByTable
 from transload_connector.transports.holder_connections import ConnectionLimits, HolderConnections
 from transload_connector.transports.shared_ledger import SharedLedger
+from transload_connector.transports.shared_memory import SharedPool
 from transload_connector.transports.sockets import Address, listen
 from transload_connector.transports.verdicts import Verdict, judge
 
@@ -32,6 +34,7 @@ class HolderStats(msgspec.Struct, frozen=True):
         num_bytes_sent: Of data, since the start.
         num_bytes_waiting: Of data and answers, that readers have not taken.
         num_turned_away: Connections that were too many.
+        num_mapped: Times that a reader was told where blocks are in shared memory.
         ends: Sessions that have ended, by `SessionEnded.why`.
     """
 
@@ -41,6 +44,7 @@ class HolderStats(msgspec.Struct, frozen=True):
     num_bytes_sent: int
     num_bytes_waiting: int
     num_turned_away: int
+    num_mapped: int
     ends: dict[str, int]
 
 
@@ -50,6 +54,8 @@ class HolderServer:
     Args:
         descriptor: Of this rank's cache.
         memory: Contiguous bytes of each pool, by id; the server's to read while a lease is held.
+            Where all are a `SharedPool`, readers of this host may read them there; whoever made
+            them closes them behind the server.
         name: Of the engine, for people.
         generation: Another one after each start of the engine.
         on_freed: Called once for each handoff that was granted, when its blocks are the caller's
@@ -73,7 +79,7 @@ class HolderServer:
     def __init__(
         self,
         descriptor: Descriptor,
-        memory: Mapping[str, Buffer],
+        memory: Mapping[str, Buffer | SharedPool],
         *,
         name: str,
         generation: str,
@@ -89,15 +95,16 @@ class HolderServer:
     ) -> None:
         body = encode_msgpack(descriptor)
         canonical = read(body)
+        pools, files = _pools(canonical, memory), _files(canonical, memory)
         settings = HolderSettings(
             engine=name,
             generation=generation,
             descriptor=body,
             token=auth.NO_TOKEN if token is None else token,
             max_streams=max_streams,
+            features=() if files is None else (messages.SHM,),
             deadlines=deadlines or HolderDeadlines(),
         )
-        pools = _pools(canonical, memory)
         self._ledger = SharedLedger(terms)
         listener = listen(host, port)
         self.address: Address = listener.getsockname()[:2]
@@ -110,6 +117,7 @@ class HolderServer:
             on_freed,
             verdict,
             limits or ConnectionLimits(),
+            files,
         )
         self._thread = self._connections.thread
         self._thread.start()
@@ -164,6 +172,7 @@ class HolderServer:
             num_bytes_sent=server.num_bytes_sent,
             num_bytes_waiting=sum(each.num_bytes_waiting for each in list(server.connections)),
             num_turned_away=server.num_turned_away,
+            num_mapped=server.num_mapped,
             ends=dict(server.ends),
         )
 
@@ -183,13 +192,16 @@ class HolderServer:
         self.close()
 
 
-def _pools(descriptor: Descriptor, memory: Mapping[str, Buffer]) -> dict[str, memoryview]:
+def _pools(
+    descriptor: Descriptor, memory: Mapping[str, Buffer | SharedPool]
+) -> dict[str, memoryview]:
     """The memory as bytes."""
     found = {}
     for pool in descriptor.pools:
         if pool.id not in memory:
             raise ValueError(f"memory: lacks the pool {pool.id!r}")
-        view = memoryview(memory[pool.id])
+        given = memory[pool.id]
+        view = memoryview(given.memory if isinstance(given, SharedPool) else given)
         if not view.c_contiguous or view.nbytes < pool.num_bytes:
             raise ValueError(
                 f"memory[{pool.id!r}]: expected {pool.num_bytes} contiguous bytes, "
@@ -197,3 +209,19 @@ def _pools(descriptor: Descriptor, memory: Mapping[str, Buffer]) -> dict[str, me
             )
         found[pool.id] = view.cast("B") if view.format != "B" or view.ndim != 1 else view
     return found
+
+
+def _files(descriptor: Descriptor, memory: Mapping[str, Buffer | SharedPool]) -> PoolFiles | None:
+    """Where the memory can be found, if all of it can."""
+    names = {pool: each.name for pool, each in memory.items() if isinstance(each, SharedPool)}
+    if not all(pool.id in names for pool in descriptor.pools):
+        return None
+    for pool in descriptor.pools:
+        found = memory[pool.id]
+        assert isinstance(found, SharedPool)
+        if len(found.memory) != pool.num_bytes:
+            raise ValueError(
+                f"memory[{pool.id!r}]: expected a file of {pool.num_bytes} bytes, "
+                f"got {len(found.memory)}"
+            )
+    return PoolFiles(descriptor, names)

@@ -1,4 +1,4 @@
-"""Another engine's blocks, read over TCP: sessions, reads and leases behind futures.
+"""Another engine's blocks, read over TCP or found in memory: sessions and reads behind futures.
 
 Knows bytes and positions in block lists; nothing of torch, nor of what is done with the bytes.
 """
@@ -7,7 +7,9 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
+
+import msgspec
 
 from transload_abi import Descriptor, encode_msgpack, read
 from transload_abi.wire import auth, messages
@@ -15,9 +17,10 @@ from transload_abi.wire.deadlines import ReaderDeadlines
 from transload_abi.wire.limits import MAX_DATA_BYTES
 from transload_abi.wire.reader_state import ReaderSettings
 from transload_abi.wire.sizes import size_of
-from transload_connector.transports.errors import ClientClosed
+from transload_connector.transports.errors import ClientClosed, NotShared
 from transload_connector.transports.io_thread import IoThread
 from transload_connector.transports.reader_link import ReaderLink, release, renewal
+from transload_connector.transports.reader_maps import Locating, SharedBlocks
 from transload_connector.transports.reader_requests import (
     Asked,
     AskedOpen,
@@ -29,8 +32,22 @@ from transload_connector.transports.sink import Sink
 from transload_connector.transports.sockets import Address, name_of, resolve
 from transload_connector.transports.verdicts import Verdict, judge
 
+T = TypeVar("T")
+
 _Key = tuple[Address, str, bool]
 """Address and generation of a holder, and whether the session is for `forgo` alone."""
+
+
+class ReaderStats(msgspec.Struct, frozen=True):
+    """Counts since the start.
+
+    Attributes:
+        num_located: Handoffs whose blocks were found in this host's memory.
+        num_not_shared: Handoffs whose blocks were looked for there, and were not.
+    """
+
+    num_located: int
+    num_not_shared: int
 
 
 class ReaderClient:
@@ -48,6 +65,7 @@ class ReaderClient:
         deadlines: For holders.
         verdict: Judges holders' descriptors.
         max_data_bytes: Of a data frame.
+        has_shm: Whether holders may be asked where their blocks are, see `locate`.
     """
 
     def __init__(
@@ -61,6 +79,7 @@ class ReaderClient:
         deadlines: ReaderDeadlines | None = None,
         verdict: Verdict = judge,
         max_data_bytes: int = MAX_DATA_BYTES,
+        has_shm: bool = True,
     ) -> None:
         self._body = None if descriptor is None else encode_msgpack(descriptor)
         self._ours = None if self._body is None else read(self._body)
@@ -71,6 +90,10 @@ class ReaderClient:
         self._deadlines = deadlines or ReaderDeadlines()
         self._verdict = verdict
         self._max_data_bytes = max_data_bytes
+        self._features = (messages.SHM,) if has_shm else ()
+        self._counting = threading.Lock()
+        self._num_located = 0
+        self._num_not_shared = 0
         self._links: dict[_Key, ReaderLink] = {}
         self._is_stopped = False
         self._thread = IoThread(f"transload-reader-{name}", self)
@@ -149,6 +172,46 @@ class ReaderClient:
         if not self._thread.post(lambda: link.read(reading)):
             reading.fail(_closed(handoff.peer, reading.what))
         return reading.future
+
+    def locate(self, handoff: OpenHandoff, max_blocks: int) -> Future[SharedBlocks]:
+        """Find all blocks of a handoff in this host's memory.
+
+        The future fails with `NotShared` where they are not there: `read` brings them then.
+
+        Args:
+            handoff: Which is open.
+            max_blocks: Of one list. A holder that has longer ones is at fault.
+        """
+        locating = Locating(handoff, max_blocks, lambda *asked: self.map(handoff, *asked))
+        locating.future.add_done_callback(self._count_located)
+        if handoff.is_shared:
+            locating.begin()
+        else:
+            reason = "the session is without shared memory"
+            locating.future.set_exception(NotShared(handoff.peer, locating.what, reason))
+        return locating.future
+
+    def map(
+        self, handoff: OpenHandoff, table: int, blocks: tuple[messages.Range, ...]
+    ) -> Future[messages.Mapped]:
+        """Ask for a table where blocks are; for `locate`.
+
+        Args:
+            handoff: Which is open and `is_shared`.
+            table: Of the holder's descriptor.
+            blocks: Positions that hold something, ascending.
+        """
+        name = handoff.handoff
+        asked: Asked[messages.Mapped] = Asked(
+            f"map of handoff {name!r}",
+            lambda session, now: session.map(name, table, blocks, now),
+            handoff,
+        )
+        return self._about(handoff, asked)
+
+    def stats(self) -> ReaderStats:
+        """What was."""
+        return ReaderStats(self._num_located, self._num_not_shared)
 
     def confirm(self, handoff: OpenHandoff) -> Future[float]:
         """Is it still held? Until when, in seconds of `time.monotonic`."""
@@ -232,7 +295,13 @@ class ReaderClient:
         for link in list(self._links.values()):
             link.end("the reader stops")
 
-    def _about(self, handoff: OpenHandoff, asked: Asked[float]) -> Future[float]:
+    def _count_located(self, done: Future[SharedBlocks]) -> None:
+        error = None if done.cancelled() else done.exception()
+        with self._counting:
+            self._num_located += not done.cancelled() and error is None
+            self._num_not_shared += isinstance(error, NotShared)
+
+    def _about(self, handoff: OpenHandoff, asked: Asked[T]) -> Future[T]:
         link = handoff.link
         if not self._thread.post(lambda: link.ask(asked)):
             asked.fail(_closed(handoff.peer, asked.what))
@@ -269,6 +338,7 @@ class ReaderClient:
             descriptor=None if is_forgoing else self._body,
             token=self._token,
             max_data_bytes=self._max_data_bytes,
+            features=() if is_forgoing else self._features,
             holder_generation=holder_generation,
             deadlines=self._deadlines,
         )

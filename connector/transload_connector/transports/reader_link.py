@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from transload_abi.types import Descriptor
+from transload_abi.wire import messages
 from transload_abi.wire import reader_events as told
 from transload_abi.wire.errors import WireError
 from transload_abi.wire.frames import DATA_HEADER_BYTES, HEADER_BYTES
@@ -37,6 +38,7 @@ from transload_connector.transports.reader_requests import (
     Reading,
 )
 from transload_connector.transports.reader_stream import ReaderStream
+from transload_connector.transports.shared_memory import map_pool
 from transload_connector.transports.sockets import Address, SocketAddress, name_of
 from transload_connector.transports.verdicts import Verdict, descriptor_of
 
@@ -89,6 +91,7 @@ class ReaderLink:
         self._reads = ReadQueue(
             thread, self._machine, self._peer, read_s, self._chosen_stream, self._why
         )
+        self._mappings: dict[str, memoryview] = {}
         self._handoffs: weakref.WeakValueDictionary[str, OpenHandoff] = (
             weakref.WeakValueDictionary()
         )
@@ -144,6 +147,13 @@ class ReaderLink:
     def cancel(self, reading: Reading) -> None:
         """Give a read up."""
         self._took(self._reads.cancel(reading))
+
+    def mapping_of(self, file: messages.PoolFile) -> memoryview:
+        """See `Link`."""
+        found = self._mappings.get(file.name)
+        if found is None:
+            found = self._mappings[file.name] = map_pool(file.name, file.num_bytes)
+        return found
 
     def end(self, reason: str) -> None:
         """End the session in order."""
@@ -296,7 +306,12 @@ class ReaderLink:
 
     def _answer(
         self,
-        event: told.Opened | told.StillHeld | told.ShareEnded | told.LeaseGone | told.RequestFailed,
+        event: told.Opened
+        | told.StillHeld
+        | told.Located
+        | told.ShareEnded
+        | told.LeaseGone
+        | told.RequestFailed,
     ) -> None:
         asked = self._asked.pop(event.id)
         handoff = self._handoffs.get(event.handoff)
@@ -311,6 +326,8 @@ class ReaderLink:
             asked.answer(event.expires)
         elif isinstance(event, told.ShareEnded):
             asked.answer(event.left)
+        elif isinstance(event, told.Located):
+            asked.answer(event.mapped)
         elif isinstance(event, told.LeaseGone):
             if handoff is not None:
                 handoff.gone = handoff.gone or event.why
@@ -347,6 +364,7 @@ class ReaderLink:
         for asked in self._waiting:
             self._fail(asked)
         self._waiting.clear()
+        self._mappings.clear()
         self._reads.fail_all()
 
     def _fail(self, asked: Asked[Any]) -> None:

@@ -155,6 +155,13 @@ class Link(Protocol):
     def cancel(self, reading: Reading) -> None:
         """Give it up."""
 
+    def mapping_of(self, file: messages.PoolFile) -> memoryview:
+        """A file of the holder's, mapped once for the session.
+
+        Raises:
+            NoSharedMemory: It cannot be.
+        """
+
 
 class OpenHandoff:
     """A handoff that is open; renewed as long as somebody has this object and has not ended it.
@@ -170,6 +177,7 @@ class OpenHandoff:
         answer: What the holder said of it: tables, tokens, readers.
         expires: When the lease is over if it is not renewed, seconds of `time.monotonic`.
         gone: Why it is not held any more; empty while it is, as far as is known.
+        is_shared: Whether the holder's memory can be had by others on its host.
     """
 
     def __init__(
@@ -184,6 +192,7 @@ class OpenHandoff:
     ) -> None:
         self.address = address
         self.generation = welcome.generation
+        self.is_shared = messages.SHM in welcome.features
         self.handoff = asked.handoff
         self.lease = asked.lease
         self.reader = asked.reader

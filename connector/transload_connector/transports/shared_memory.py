@@ -15,12 +15,17 @@ import fcntl
 import hashlib
 import mmap
 import os
+import stat
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
 FOLDER: Final = Path("/dev/shm")
 PREFIX: Final = "transload-"
+_SAFELY: Final = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+"""No links, and no waiting for the other end of what is no file."""
+
+_MODE: Final = "-rw-------"
 _DIGITS: Final = 12
 """Of the digest that stands for a name: names of engines may have any characters, and length."""
 
@@ -38,32 +43,29 @@ class NoSharedMemory(Exception):
 
 
 class SharedPool:
-    """One pool's memory, mapped. `memory` must not be used, nor views of it kept, after `close`.
+    """A pool's memory, made here. `memory` must not be used, nor views of it kept, after `close`.
 
     Attributes:
         name: Of the file, for other processes of this host.
         memory: All of its bytes; writable.
     """
 
-    def __init__(self, name: str, descriptor: int, num_bytes: int, *, is_owner: bool) -> None:
+    def __init__(self, name: str, descriptor: int, num_bytes: int) -> None:
         self.name = name
         self._descriptor = descriptor
         self._map = mmap.mmap(descriptor, num_bytes)
-        self._is_owner = is_owner
         self.memory = memoryview(self._map)
 
     def close(self) -> None:
-        """Unmap it; its creator removes its name as well, so nobody finds it any more.
+        """Unmap it and remove its name, so nobody finds it any more.
 
         Raises:
-            BufferError: Views of `memory` are in use.
+            BufferError: Views of `memory` are in use; the name is gone none the less.
         """
         if self._descriptor < 0:
             return
-        if self._is_owner:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(FOLDER / self.name)
-            self._is_owner = False
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(FOLDER / self.name)
         self.memory.release()
         self._map.close()
         os.close(self._descriptor)
@@ -102,7 +104,7 @@ def create_pool(engine: str, generation: str, pool: str, num_bytes: int) -> Shar
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         os.posix_fallocate(descriptor, 0, num_bytes)
-        return SharedPool(name, descriptor, num_bytes, is_owner=True)
+        return SharedPool(name, descriptor, num_bytes)
     except OSError as error:
         os.close(descriptor)
         os.unlink(FOLDER / name)
@@ -111,29 +113,45 @@ def create_pool(engine: str, generation: str, pool: str, num_bytes: int) -> Shar
         raise NoSharedMemory(name, _lack(num_bytes, pool)) from None
 
 
-def open_pool(name: str, num_bytes: int) -> SharedPool:
-    """Map a pool that another process has made.
+def map_pool(name: str, num_bytes: int) -> memoryview:
+    """Map a pool that another process has made, to be read alone.
 
     Args:
         name: As its creator told it.
         num_bytes: Likewise.
 
+    Returns:
+        Its bytes; unmapped when nobody has them any more.
+
     Raises:
-        NoSharedMemory: There is no such pool on this host, it is another's, or of another size.
+        NoSharedMemory: There is no such pool on this host, others than this user may have it, it is
+            of another size, or who made it is gone.
     """
-    if not name.startswith(PREFIX) or "/" in name:
+    if not name.startswith(PREFIX) or "/" in name or "\0" in name:
         raise NoSharedMemory(name, f"expected a name that begins with {PREFIX}")
     try:
-        descriptor = os.open(FOLDER / name, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        descriptor = os.open(FOLDER / name, os.O_RDONLY | _SAFELY)
     except OSError as error:
         raise NoSharedMemory(name, str(error.strerror)) from None
-    found = os.fstat(descriptor)
-    if found.st_size != num_bytes or found.st_uid != os.geteuid():
+    try:
+        _check_file(name, descriptor, num_bytes)
+        return memoryview(mmap.mmap(descriptor, num_bytes, access=mmap.ACCESS_READ))
+    finally:
         os.close(descriptor)
+
+
+def _check_file(name: str, descriptor: int, num_bytes: int) -> None:
+    found = os.fstat(descriptor)
+    mode, user = stat.filemode(found.st_mode), os.geteuid()
+    if mode != _MODE or found.st_uid != user:
         raise NoSharedMemory(
-            name, f"expected {num_bytes} bytes of this user, got {found.st_size} of {found.st_uid}"
+            name, f"expected {_MODE} of user {user}, got {mode} of user {found.st_uid}"
         )
-    return SharedPool(name, descriptor, num_bytes, is_owner=False)
+    if found.st_size != num_bytes:
+        raise NoSharedMemory(name, f"expected {num_bytes} bytes, got {found.st_size}")
+    with contextlib.suppress(BlockingIOError):
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        raise NoSharedMemory(name, "the engine that made it is gone")
 
 
 def remove_stale(engine: str) -> list[str]:
@@ -145,7 +163,7 @@ def remove_stale(engine: str) -> list[str]:
     removed = []
     for path in sorted(FOLDER.glob(f"{_beginning(engine)}*")):
         with contextlib.suppress(OSError):
-            descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+            descriptor = os.open(path, os.O_RDWR | _SAFELY)
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 os.unlink(path)

@@ -3,6 +3,7 @@
 import contextlib
 import hashlib
 import multiprocessing
+import os
 import secrets
 from collections.abc import Iterator
 from multiprocessing.connection import Connection
@@ -17,7 +18,7 @@ from transload_connector.transports.shared_memory import (
     PREFIX,
     NoSharedMemory,
     create_pool,
-    open_pool,
+    map_pool,
     remove_stale,
 )
 
@@ -33,10 +34,11 @@ def engine() -> Iterator[str]:
     assert list(FOLDER.glob(f"{PREFIX}{digest}*")) == []
 
 
-def _write(pipe: Connection, name: str) -> None:
-    with open_pool(name, NUM_BYTES) as pool:
-        pool.memory[-3:] = b"yes"
-    pipe.send(None)
+def _read(pipe: Connection, name: str) -> None:
+    memory = map_pool(name, NUM_BYTES)
+    pipe.send((bytes(memory[-3:]), memory.readonly))
+    pipe.recv()
+    pipe.send(bytes(memory[-3:]))
 
 
 def _hold(pipe: Connection, engine: str) -> None:
@@ -46,33 +48,39 @@ def _hold(pipe: Connection, engine: str) -> None:
             pipe.recv()
 
 
-def test_another_process_reads_and_writes_the_same_bytes(engine: str) -> None:
+def test_another_process_reads_the_same_bytes(engine: str) -> None:
     context = multiprocessing.get_context("spawn")
     with create_pool(engine, "g1", "kv", NUM_BYTES) as pool:
         assert bytes(pool.memory) == bytes(NUM_BYTES)
         assert (FOLDER / pool.name).stat().st_mode & 0o777 == 0o600
         pipe, theirs = context.Pipe()
-        process = context.Process(target=_write, args=(theirs, pool.name))
+        process = context.Process(target=_read, args=(theirs, pool.name))
+        pool.memory[-3:] = b"yes"
         process.start()
         assert pipe.poll(PATIENCE_S)
+        assert pipe.recv() == (b"yes", True)
+        pool.memory[-3:] = b"no!"
+        pipe.send(None)
+        assert pipe.poll(PATIENCE_S)
+        assert pipe.recv() == b"no!"
         process.join(PATIENCE_S)
         pipe.close()
         theirs.close()
         assert process.exitcode == 0
-        assert bytes(pool.memory[-3:]) == b"yes"
         assert (FOLDER / pool.name).exists(), "the end of a reader removes nothing"
 
 
 def test_nothing_is_left_of_a_pool_that_is_closed(engine: str) -> None:
     before = num_descriptors()
     with create_pool(engine, "g1", "kv", NUM_BYTES) as pool:
-        opened = open_pool(pool.name, NUM_BYTES)
+        mapped = map_pool(pool.name, NUM_BYTES)
+        pool.memory[:1] = b"x"
         assert remove_stale(engine) == [], "its creator lives"
     assert not (FOLDER / pool.name).exists()
-    opened.memory[:1] = b"x"
-    opened.close()
-    opened.close()
+    assert bytes(mapped[:1]) == b"x", "who has it mapped keeps it"
+    del mapped
     assert num_descriptors() == before
+    assert pool.name not in Path("/proc/self/maps").read_text()
 
 
 def test_what_a_killed_engine_has_left_is_removed_at_its_next_start(engine: str) -> None:
@@ -88,6 +96,8 @@ def test_what_a_killed_engine_has_left_is_removed_at_its_next_start(engine: str)
     process.join(PATIENCE_S)
     pipe.close()
     assert (FOLDER / name).exists()
+    with pytest.raises(NoSharedMemory, match="the engine that made it is gone"):
+        map_pool(name, NUM_BYTES)
     assert remove_stale(f"{engine} too") == [], "another engine's"
     with create_pool(engine, "g2", "kv", NUM_BYTES):
         assert remove_stale(engine) == [name]
@@ -138,19 +148,50 @@ def test_both_ends_of_a_read_let_go_of_their_memory(engine: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["transload-nothing", "../etc/passwd", "transload-/../../etc/passwd", "psm_other"]
+    "name",
+    [
+        "transload-nothing",
+        "../etc/passwd",
+        "transload-/../../etc/passwd",
+        "psm_other",
+        "transload-\0",
+    ],
 )
-def test_what_is_no_pool_is_not_opened(name: str) -> None:
+def test_what_is_no_pool_is_not_mapped(name: str) -> None:
     with pytest.raises(NoSharedMemory):
-        open_pool(name, NUM_BYTES)
+        map_pool(name, NUM_BYTES)
 
 
-def test_a_pool_of_another_size_is_not_opened(engine: str) -> None:
+def test_a_pool_of_another_size_is_not_mapped(engine: str) -> None:
     with (
         create_pool(engine, "g1", "kv", NUM_BYTES) as pool,
         pytest.raises(NoSharedMemory, match="expected 9999 bytes"),
     ):
-        open_pool(pool.name, NUM_BYTES - 1)
+        map_pool(pool.name, NUM_BYTES - 1)
+
+
+def test_a_pool_that_others_may_have_is_not_mapped(engine: str) -> None:
+    before = num_descriptors()
+    with create_pool(engine, "g1", "kv", NUM_BYTES) as pool:
+        (FOLDER / pool.name).chmod(0o640)
+        during = num_descriptors()
+        with pytest.raises(
+            NoSharedMemory, match=r"expected -rw------- of user \d+, got -rw-r-----"
+        ):
+            map_pool(pool.name, NUM_BYTES)
+        assert num_descriptors() == during
+    assert num_descriptors() == before
+
+
+def test_what_is_no_file_is_not_waited_for(engine: str) -> None:
+    pipe = FOLDER / f"{PREFIX}{secrets.token_hex(8)}"
+    os.mkfifo(pipe, 0o600)
+    try:
+        with pytest.raises(NoSharedMemory, match="got prw-------"):
+            map_pool(pipe.name, NUM_BYTES)
+    finally:
+        pipe.unlink()
+    assert engine
 
 
 def test_a_link_is_not_followed(engine: str, tmp_path: Path) -> None:
@@ -160,7 +201,7 @@ def test_a_link_is_not_followed(engine: str, tmp_path: Path) -> None:
     link.symlink_to(target)
     try:
         with pytest.raises(NoSharedMemory):
-            open_pool(link.name, NUM_BYTES)
+            map_pool(link.name, NUM_BYTES)
     finally:
         link.unlink()
     assert engine
