@@ -1,7 +1,7 @@
 """The wire protocol spoken over sockets by two implementations that share nothing but documents.
 
-The one was written from `connector/WIRE.md` alone (`wire_from_the_document`), the other is ours. Each
-is the holder once, and what the reader has in the end is held against the holder's own bytes.
+The one was written from `connector/WIRE.md` alone (`wire_from_the_document`), the other is ours.
+Each is the holder once; what the reader has in the end is held against the holder's bytes.
 """
 
 import json
