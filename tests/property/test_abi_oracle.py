@@ -1,7 +1,5 @@
 """Whatever placement a group has: what the oracle writes into it is read from it."""
 
-from __future__ import annotations
-
 import numpy as np
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st

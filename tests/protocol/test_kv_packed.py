@@ -4,8 +4,6 @@ Recorded by `tools/record_kv_packed.py`. What a format makes of the values that 
 here again, from the format's own rules and with numpy alone.
 """
 
-from __future__ import annotations
-
 import hashlib
 from typing import Any
 

@@ -5,8 +5,6 @@ One group, one pool with blocks outermost, pages of the sizes that the engine ha
 Nothing here uses a builder.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Final
 

@@ -1,7 +1,5 @@
 """Pages written out by hand: cells and regions of fields, and a descriptor around them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 

@@ -1,7 +1,5 @@
 """The same elements in other pages: for each format that engines write two layouts or more."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Final
 

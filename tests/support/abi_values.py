@@ -1,7 +1,5 @@
 """Numbers that a role holds without rounding, whatever its codec; made by arithmetic alone."""
 
-from __future__ import annotations
-
 from math import prod
 from typing import Any, Final, NamedTuple
 

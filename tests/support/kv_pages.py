@@ -1,7 +1,5 @@
 """Recorded pages of an engine's cache, read by nothing but a builder's descriptor."""
 
-from __future__ import annotations
-
 import base64
 import json
 import zlib

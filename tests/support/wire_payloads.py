@@ -1,7 +1,5 @@
 """What a holder would send, gathered from its pools by hand; requests as its lease tells them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The transfers of `convert/` in which some roles move as bits, and of pages that look alike."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from abi_vectors import formats, quantized

@@ -3,8 +3,6 @@
 Pages are as long as the engine's own where that is little; heads, and some blocks, are fewer.
 """
 
-from __future__ import annotations
-
 from abi_vectors import formats, quantized, regions, state_formats
 from abi_vectors.decode_cases import DecodeCase, f32, per_tensor
 from abi_vectors.formats import Dims

@@ -1,7 +1,5 @@
 """The transfers of `convert/` that make numbers of few bits from others, or others from them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from abi_vectors import formats, quantized

@@ -1,7 +1,5 @@
 """The transfers of `convert/` in which bits move: of formats of few bits, of states, of pools."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from abi_vectors import formats, quantized, state_formats

@@ -1,7 +1,5 @@
 """The pairs of `convert/` of few bits, codes and states between which nothing may move."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from abi_vectors import formats, quantized, state_formats

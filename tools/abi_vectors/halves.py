@@ -1,7 +1,5 @@
 """Descriptors in which two roles have half of each byte; no array of numpy lies so."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from abi_vectors.pages import Document, model

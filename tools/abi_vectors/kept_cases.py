@@ -1,7 +1,5 @@
 """The transfers of `convert/` at the edges of what is lossless: bits, ranges, ratios and layers."""
 
-from __future__ import annotations
-
 import math
 from typing import Any, NamedTuple
 

@@ -1,7 +1,5 @@
 """The caches of `decode/` that hold latents, an indexer's keys, and rows yet to be compressed."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from abi_vectors.decode_cases import DecodeCase

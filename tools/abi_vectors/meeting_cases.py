@@ -1,7 +1,5 @@
 """Layers that several groups hold: which meet, and what of pages that nobody describes moves."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from abi_vectors import formats, state_formats

@@ -1,7 +1,5 @@
 """Pairs of opaque groups that differ in two ways at once: which of them is named."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from abi_vectors import formats

@@ -1,7 +1,5 @@
 """How engines lay out keys and values of 4 bits and as codes."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from abi_vectors.formats import Dims, attention, split

@@ -4,8 +4,6 @@ Patterns are binary32. Each of the halfway ones was looked for: computed in one 
 order, in binary64 or with a reciprocal it becomes another element or scale.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from abi_vectors import formats, quantized

@@ -1,7 +1,5 @@
 """Pages that are regions: each a row of fields for every state, one region behind the other."""
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 from abi_vectors.formats import Dims, attention, split

@@ -1,7 +1,5 @@
 """Values to elements: what a destination holds after a conversion, by section 8 of the ABI."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from abi_vectors.numbers import worth

@@ -1,7 +1,5 @@
 """The caches of `decode/` of mixed dtypes, of the codec that says most, and of shared layers."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from abi_vectors import quantized

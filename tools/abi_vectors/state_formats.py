@@ -1,7 +1,5 @@
 """How engines lay out the states of recurrent layers, and pages that nobody describes."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from abi_vectors.formats import Dims, attention, key_value, split

@@ -1,7 +1,5 @@
 """Streams of frames, and streams that break off at a header that no side may take."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 from wire_vectors.spelling import Document, data, frame, message

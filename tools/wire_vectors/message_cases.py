@@ -1,7 +1,5 @@
 """Messages that every side accepts: one of each type, with few fields and with all."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 from abi_vectors.packed import pack

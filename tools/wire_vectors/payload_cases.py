@@ -1,7 +1,5 @@
 """Reads and the bytes they ask for, found element by element."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from itertools import product

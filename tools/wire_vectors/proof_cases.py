@@ -1,7 +1,5 @@
 """Proofs for tokens of several lengths, and what must change them."""
 
-from __future__ import annotations
-
 from wire_vectors.message_cases import NONCE, OTHER_NONCE, SESSION, accepted
 from wire_vectors.spelling import Document, message, proof, stream_proof, transcript
 

@@ -1,7 +1,5 @@
 """Bodies that no side may take for a message: one for each rule."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 from abi_vectors.packed import pack

@@ -1,7 +1,5 @@
 """Whole sessions, frame by frame: who says what on which stream."""
 
-from __future__ import annotations
-
 from wire_vectors.session_faults import faults_of_holders, faults_of_readers
 from wire_vectors.session_writer import (
     FORGO,

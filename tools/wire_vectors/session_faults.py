@@ -1,7 +1,5 @@
 """Sessions in which one side does what it may not, or what is at the edge of what it may."""
 
-from __future__ import annotations
-
 from wire_vectors import spelling
 from wire_vectors.message_cases import MAX_UNPROVEN, padded
 from wire_vectors.session_writer import (

@@ -1,7 +1,5 @@
 """Writes sessions down: who says what on which stream, and what each side is."""
 
-from __future__ import annotations
-
 from wire_vectors import spelling
 from wire_vectors.message_cases import NONCE, OTHER_NONCE, SESSION
 from wire_vectors.spelling import Document

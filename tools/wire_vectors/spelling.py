@@ -1,7 +1,5 @@
 """Frames and proofs of `kvwire/1`, spelled out from `WIRE.md` with the standard library."""
 
-from __future__ import annotations
-
 import hashlib
 import hmac
 import zlib

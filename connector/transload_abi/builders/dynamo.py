@@ -11,8 +11,6 @@ universal      a block `[nh, nl, no, nt, hd]`, from which a rank's heads are cut
 =============  ============================================================================
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 from transload_abi.builders import by_hand

@@ -10,8 +10,6 @@ By format (`lmcache/v1/memory_management.py:MemoryFormat`):
 =============  ==========================================================================
 """
 
-from __future__ import annotations
-
 from typing import Final, Literal
 
 from transload_abi.builders import by_hand

@@ -6,8 +6,6 @@ elements' pool and the scales' have the same block ids (`kvCacheManager.cpp`, wh
 block scales beside each pool).
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 from transload_abi.builders import by_hand

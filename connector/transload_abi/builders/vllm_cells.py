@@ -4,8 +4,6 @@ Sources, of vLLM 0.32.0: `triton_attn.py:customize_spec`, `int4_per_token_head.p
 `ultraquant/format.py`, `quantization/turboquant/config.py`.
 """
 
-from __future__ import annotations
-
 from typing import Final, NamedTuple
 
 from transload_abi.builders.vllm_interior import Interior

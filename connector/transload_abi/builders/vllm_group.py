@@ -1,7 +1,5 @@
 """One of vLLM's specifications as groups of a descriptor: kind, places, codec, owner."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 

@@ -5,8 +5,6 @@ Sources, of vLLM 0.32.0: `deepseek_v2.py:DeepseekV32IndexerCache`, `deepseek_v4/
 `minimax_m3/common/indexer.py`, `qwen4_exp/common/qsa_cache.py`, `glm5next/common/attention.py`.
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 from transload_abi.builders.vllm_interior import Interior

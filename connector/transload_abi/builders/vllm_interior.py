@@ -35,8 +35,6 @@ Nothing tells a wrong interior from a right one but the bytes: compare a page th
 and where nobody has, say so in `opaque`.
 """
 
-from __future__ import annotations
-
 from typing import Final, Literal, NamedTuple
 
 import msgspec

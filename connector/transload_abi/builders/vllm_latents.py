@@ -4,8 +4,6 @@ Sources, of vLLM 0.32.0: `mla/flashmla_sparse.py` (rows of 656, 584, 528, 352 an
 `deepseek_v4/common/ops/cache_utils.py`, `deepseek_v41/attention.py`, `mla/sparse_swa.py`.
 """
 
-from __future__ import annotations
-
 from typing import Final, NamedTuple
 
 from transload_abi.builders.vllm_interior import Interior

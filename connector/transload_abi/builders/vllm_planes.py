@@ -6,8 +6,6 @@ Sources, of vLLM 0.32.0: `cpu_attn.py`, `rocm_attn.py`, `paged_attn.py`,
 `turboquant_soa/triton_turboquant_store.py`.
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 from transload_abi.builders.vllm_cells import turboquant_fields

@@ -1,7 +1,5 @@
 """Pieces that all of vLLM's page formats are made of. Knows no format."""
 
-from __future__ import annotations
-
 from typing import Final, NamedTuple
 
 from transload_abi.builders.vllm_interior import Interior

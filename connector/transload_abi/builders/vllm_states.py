@@ -4,8 +4,6 @@ A page holds one state of each tensor of `MambaSpec.shapes`, one after the other
 then the recurrence's (`mamba_utils.py:MambaStateShapeCalculator` @ vLLM 0.32.0).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from transload_abi.builders.vllm_interior import Interior, StatePart

@@ -1,7 +1,5 @@
 """vLLM's caches beside keys and values: indexers, compressors, rings, states, pages of bytes."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

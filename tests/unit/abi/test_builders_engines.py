@@ -1,7 +1,5 @@
 """Caches of TensorRT-LLM, LMCache and Dynamo, against numpy's strides and against the vectors."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """vLLM's page formats by their specifications, against the same formats written out by hand."""
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import pytest

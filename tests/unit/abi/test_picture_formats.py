@@ -1,7 +1,5 @@
 """Pages of small elements, of scales for groups, and of nobody knows what, as people see them."""
 
-from __future__ import annotations
-
 import pytest
 from msgspec.structs import replace
 

@@ -1,7 +1,5 @@
 """Every format from each of its layouts to each other one, element by element."""
 
-from __future__ import annotations
-
 from itertools import permutations
 
 import pytest

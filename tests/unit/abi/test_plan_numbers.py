@@ -4,8 +4,6 @@ Pages are arrays of bytes that are cut as the formats' own descriptions say, and
 is worked out from its bits; nothing of the oracle's reading takes part in what is expected.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

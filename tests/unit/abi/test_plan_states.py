@@ -1,7 +1,5 @@
 """Recurrent layers' states by head: split, merged and replicated over ranks."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator
 from itertools import product

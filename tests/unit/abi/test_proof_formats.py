@@ -1,7 +1,5 @@
 """What a proof finds in bent plans of formats with nibbles, scales, states and unknown pages."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

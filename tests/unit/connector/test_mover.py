@@ -1,7 +1,5 @@
 """What a mover asks for, where its bytes are received, and what it says of itself."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """A plan in chunks: which blocks are read when, and where their pieces go."""
 
-from __future__ import annotations
-
 from transload_abi.plan import Batch
 from transload_abi.plan.types import Sequence as Pieces
 from transload_abi.wire.limits import MAX_RANGES

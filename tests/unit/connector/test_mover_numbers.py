@@ -1,7 +1,5 @@
 """Numbers that no kernel knows: torch makes the bits that the oracle makes."""
 
-from __future__ import annotations
-
 from itertools import product
 
 import numpy as np

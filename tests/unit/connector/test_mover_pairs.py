@@ -1,7 +1,5 @@
 """Random pairs of placements, block sizes and ranks: against plans on the holders' own memory."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Sequence
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """The vectors of the KV ABI by way of the wire: what holders send becomes the blocks on file."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any, NamedTuple

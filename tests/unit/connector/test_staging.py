@@ -1,7 +1,5 @@
 """A payload is read by its own descriptor as the holder's pools are by the holder's."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
