@@ -212,6 +212,21 @@ async def test_several_engines_may_read_one_handoff(folder: Path, oracle: Oracle
         assert await d.failures() == {("expired", ""): 1}
 
 
+async def test_who_cannot_read_leaves_a_handoff_to_others(folder: Path, oracle: Oracle) -> None:
+    prompt = some_tokens(50)
+    async with (
+        pair(folder, TWINS[0][0], TWINS[0][1]) as (p, d),
+        serve_reference(folder, "--kv-dtype", "bfloat16") as narrow,
+    ):
+        handoff = await p.prefill(prompt, transload_readers=2)
+        await narrow.tokens(prompt, kv_transfer_params=handoff)
+        assert sum((await narrow.failures()).values()) == 1
+        for _ in range(2):
+            got = await d.tokens(prompt, kv_transfer_params=handoff, cache_salt="apart")
+            assert got == oracle.alone(prompt, COUNT)
+        assert await d.failures() == {}
+
+
 # What differs in more than its place.
 
 

@@ -67,10 +67,12 @@ class Pair:
 
 
 @contextlib.asynccontextmanager
-async def pair(folder: Path, *decode: str) -> AsyncIterator[Pair]:
+async def pair(
+    folder: Path, *decode: str, deadlines: ReaderDeadlines = QUICK
+) -> AsyncIterator[Pair]:
     async with (
         serve_reference(folder, *PREFILL) as p,
-        serve_reference(folder, *DECODE, *decode, deadlines=QUICK) as d,
+        serve_reference(folder, *DECODE, *decode, deadlines=deadlines) as d,
     ):
         where = await p.prefill([7])
         async with proxy(where["remote_host"], where["remote_port"]) as between:
@@ -120,16 +122,16 @@ async def test_a_failed_load_fails_its_request_where_that_is_wanted(folder: Path
 
 
 async def test_a_client_that_leaves_while_its_prompt_is_loaded(folder: Path) -> None:
-    async with pair(folder) as it:
+    patient = ReaderDeadlines(answer_s=0.5)
+    async with pair(folder, deadlines=patient) as it:
         it.between.hold_after(it.num_bytes // 2)
         asked = await it.begin()
         await soon(it.between.is_holding.wait())
+        assert await it.decode.usage() > 0
         asked.cancel()
-        it.between.release()
+        # Nobody waits for bytes that may still come.
         await settle(it.prefill, it.decode)
         assert await it.decode.failures() == {}
-        ended = (await it.prefill.metrics()).value("transload_kv_handoffs_ended_total", end="ended")
-        assert ended == 3
 
 
 async def test_blocks_that_have_become_anothers_are_never_read(

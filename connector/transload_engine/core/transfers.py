@@ -52,10 +52,12 @@ class Loaded:
     Attributes:
         num_bytes: That came.
         seconds: From its begin to the last byte in its place.
+        is_shared: Whether they were read where the other engine has them.
     """
 
     num_bytes: int
     seconds: float
+    is_shared: bool = False
 
 
 @dataclass
@@ -63,6 +65,7 @@ class Transfers:
     """Counts of one engine since its start.
 
     Attributes:
+        num_shared_loads: Of all loads those by shared memory.
         failures: By problem and path.
         num_granted: Handoffs.
         ends: Handoffs that have ended: their readers were done, or nobody came in time, or somebody
@@ -70,6 +73,7 @@ class Transfers:
     """
 
     num_loads: int = 0
+    num_shared_loads: int = 0
     num_loaded_tokens: int = 0
     num_loaded_bytes: int = 0
     load_seconds: float = 0.0
@@ -83,6 +87,7 @@ class Transfers:
         """A load of so many tokens has ended; who is aborted has neither loaded nor failed."""
         if isinstance(outcome, Loaded):
             self.num_loads += 1
+            self.num_shared_loads += outcome.is_shared
             self.num_loaded_tokens += num_tokens
             self.num_loaded_bytes += outcome.num_bytes
             self.load_seconds += outcome.seconds

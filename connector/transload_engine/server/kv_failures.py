@@ -8,6 +8,7 @@ from transload_abi.wire.errors import WireError
 from transload_connector.transports.errors import (
     ClientClosed,
     LeaseGone,
+    NotShared,
     PeerFault,
     PeerRefused,
     PeerUnreachable,
@@ -23,6 +24,7 @@ _PROBLEMS: Final[dict[type[TransferError], LoadProblem]] = {
     LeaseGone: LoadProblem.EXPIRED,
     PeerFault: LoadProblem.CORRUPT,
     TimedOut: LoadProblem.TIMEOUT,
+    NotShared: LoadProblem.REFUSED,
     ClientClosed: LoadProblem.ABORTED,
 }
 

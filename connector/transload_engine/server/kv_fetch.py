@@ -16,6 +16,7 @@ from transload_abi import Descriptor, encode_msgpack
 from transload_connector.transports.mover import Mover, ReadPlan, Request
 from transload_connector.transports.reader_client import ReaderClient
 from transload_connector.transports.reader_requests import OpenHandoff, ReadFuture
+from transload_connector.transports.shared_memory import SharedPool
 from transload_engine.core.scheduler import Load
 
 MAX_CHUNKS: Final = 8
@@ -31,10 +32,12 @@ class KvMemory(NamedTuple):
 
     Attributes:
         pools: By id, uint8 `[num_bytes]` of the CPU.
+        shared: The same memory, where others on this host may have it; else empty.
     """
 
     descriptor: Descriptor
     pools: Mapping[str, Tensor]
+    shared: Mapping[str, SharedPool] = {}
 
 
 class UnderWay:

@@ -5,12 +5,18 @@ import os
 from typing import Final
 
 from transload_engine.core.settings import CoreSettings
-from transload_engine.server.kv_transfer import TransferSettings
+from transload_engine.server.kv_transfer import KvTransport, TransferSettings
 
 TOKEN_VARIABLE: Final = "TRANSLOAD_KV_TOKEN"
 """Holds the token where the command line does not; unlike that, others cannot list it."""
 
 POLICIES: Final = ("recompute", "fail")
+
+
+_TRANSPORT: Final = (
+    "auto: the cache is in /dev/shm, and so is what engines of this host read of each other's; "
+    "shm: nothing is read over TCP; tcp: nothing is in /dev/shm"
+)
 
 
 def add_kv_options(made: argparse.ArgumentParser) -> None:
@@ -21,6 +27,8 @@ def add_kv_options(made: argparse.ArgumentParser) -> None:
     add("--kv-token", help=f"shared with other engines; default: {TOKEN_VARIABLE} if it is set")
     add("--kv-lease-duration", type=float, default=CoreSettings().lease_s, help="seconds")
     add("--kv-load-failure-policy", choices=POLICIES, default=POLICIES[0])
+    transports = [str(each) for each in KvTransport]
+    add("--kv-transport", choices=transports, default=str(default.transport), help=_TRANSPORT)
     add("--kv-allow-lossy", action=flag, default=False, help="whether loads may round numbers")
 
 
@@ -42,4 +50,5 @@ def transfer_settings(given: argparse.Namespace) -> TransferSettings:
         token=token.encode() if token else None,
         lease_s=lease_s,
         allows_lossy=given.kv_allow_lossy,
+        transport=KvTransport(given.kv_transport),
     )

@@ -1,4 +1,4 @@
-"""Blocks over TCP: a holder of those that others read, and a reader of theirs.
+"""Blocks over TCP and in shared memory: a holder of those that others read, a reader of theirs.
 
 **Rules**
 
@@ -20,7 +20,7 @@ from transload_abi.wire.deadlines import Terms
 from transload_abi.wire.errors import WireError
 from transload_abi.wire.ledger import Freed
 from transload_abi.wire.limits import MAX_NAME_CHARS
-from transload_connector.transports.errors import PeerRefused, TransferError
+from transload_connector.transports.errors import NotShared, PeerRefused, TransferError
 from transload_connector.transports.holder_server import HolderServer
 from transload_connector.transports.reader_client import ReaderClient
 from transload_connector.transports.reader_requests import OpenHandoff
@@ -36,7 +36,8 @@ from transload_engine.server.kv_failures import (
     other_prompt,
 )
 from transload_engine.server.kv_fetch import BlockReads, KvMemory, UnderWay, settled
-from transload_engine.server.kv_transfer import TransferSettings
+from transload_engine.server.kv_shared import SharedReads
+from transload_engine.server.kv_transfer import KvTransport, TransferSettings
 
 
 class _Name(NamedTuple):
@@ -96,7 +97,7 @@ class SocketTransfer:
         self._tables = sorted({group.table for group in memory.descriptor.groups})
         self._holder = HolderServer(
             memory.descriptor,
-            {pool: tensor.numpy() for pool, tensor in memory.pools.items()},
+            memory.shared or {pool: tensor.numpy() for pool, tensor in memory.pools.items()},
             name=name,
             generation=generation,
             on_freed=on_freed,
@@ -115,7 +116,11 @@ class SocketTransfer:
             token=settings.token,
             deadlines=settings.reader_deadlines,
             verdict=judge if settings.allows_lossy else judge_lossless,
+            has_shm=settings.transport is not KvTransport.TCP,
         )
+        self._memory = memory
+        self._transport = settings.transport
+        self._shared_reads = SharedReads(self._client, memory, allows_lossy=settings.allows_lossy)
         self._reads = BlockReads(self._client, memory, allows_lossy=settings.allows_lossy)
         self._shares: dict[_Name, _Share] = {}
         self._expected: dict[str, _Name] = {}
@@ -182,7 +187,10 @@ class SocketTransfer:
         """See `Transfer`."""
         self._client.close()
         self._reads.close()
+        self._shared_reads.close()
         self._holder.close()
+        for pool in self._memory.shared.values():
+            pool.unlink()
 
     async def _fetch(self, load: Load, share: _Share, under_way: UnderWay) -> Loaded | FailedLoad:
         begun = time.monotonic()
@@ -195,9 +203,19 @@ class SocketTransfer:
             return conflict(load.handoff, str(error))
         if opened.num_tokens != load.num_tokens:
             return other_prompt(load.handoff, opened.num_tokens, load.num_tokens)
-        num_bytes = await self._reads.fetch(load, opened, under_way)
+        num_bytes, is_shared = await self._read(load, opened, under_way)
         share.is_read = True
-        return Loaded(num_bytes, time.monotonic() - begun)
+        return Loaded(num_bytes, time.monotonic() - begun, is_shared)
+
+    async def _read(self, load: Load, opened: OpenHandoff, under_way: UnderWay) -> tuple[int, bool]:
+        """How many bytes were read, and whether in shared memory."""
+        if self._transport is not KvTransport.TCP:
+            try:
+                return await self._shared_reads.fetch(load, opened, under_way), True
+            except NotShared:
+                if self._transport is KvTransport.SHM:
+                    raise
+        return await self._reads.fetch(load, opened, under_way), False
 
     def _leave(self, request_id: str) -> None:
         """A request has no use for its handoff any more; the last one ends the share."""

@@ -3,6 +3,7 @@
 Knows no sockets and no torch.
 """
 
+import enum
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -12,6 +13,20 @@ from transload_abi.wire.ledger import Freed
 from transload_engine.core.handoff import Grant, Handoff
 from transload_engine.core.scheduler import Load
 from transload_engine.core.transfers import FailedLoad, Loaded
+
+
+class KvTransport(enum.StrEnum):
+    """The way that blocks take.
+
+    Attributes:
+        AUTO: Those of an engine on this host are read in its memory, all others over TCP.
+        SHM: Memory alone: what is not there is not loaded.
+        TCP: The network alone, and nobody may read this engine's memory.
+    """
+
+    AUTO = "auto"
+    SHM = "shm"
+    TCP = "tcp"
 
 
 @dataclass(frozen=True)
@@ -24,6 +39,7 @@ class TransferSettings:
         token: Shared with other engines; None: whoever connects may read.
         lease_s: How long blocks are kept for an engine that does not come.
         allows_lossy: Whether numbers may be rounded on their way here.
+        transport: The way that blocks take.
         reader_deadlines, holder_deadlines: For other engines.
     """
 
@@ -32,6 +48,7 @@ class TransferSettings:
     token: bytes | None = None
     lease_s: float = 30.0
     allows_lossy: bool = False
+    transport: KvTransport = KvTransport.TCP
     reader_deadlines: ReaderDeadlines = field(default_factory=ReaderDeadlines)
     holder_deadlines: HolderDeadlines = field(default_factory=HolderDeadlines)
 

@@ -91,6 +91,7 @@ def transfer_series(core: ModelCore) -> Iterable[Series]:
     moved = core.transfers
     totals = {
         "loads": moved.num_loads,
+        "shared_loads": moved.num_shared_loads,
         "loaded_tokens": moved.num_loaded_tokens,
         "loaded_bytes": moved.num_loaded_bytes,
         "load_seconds": moved.load_seconds,

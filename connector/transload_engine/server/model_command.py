@@ -5,7 +5,9 @@ Imports torch where a model is loaded, and not before.
 
 import argparse
 import contextlib
+import logging
 import os
+import secrets
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
 from functools import partial
@@ -14,16 +16,25 @@ from typing import Final
 
 import zmq
 
+from transload_abi import Descriptor
+from transload_connector.transports.shared_memory import (
+    NoSharedMemory,
+    SharedPool,
+    create_pool,
+    remove_stale,
+)
 from transload_engine.core.hashes import NO_SEED, HashAlgorithm
 from transload_engine.core.runner import Runner
 from transload_engine.core.settings import CoreSettings
 from transload_engine.server.engine import EngineSpec
 from transload_engine.server.kv_options import add_kv_options, transfer_settings
-from transload_engine.server.kv_transfer import Connect
+from transload_engine.server.kv_transfer import Connect, KvTransport
 from transload_engine.server.model_engine import ModelEngine
 from transload_engine.server.options import add_options, event_ports
 from transload_engine.server.sampling import ModelDefaults
 from transload_engine.server.tokens import FolderTokenizer, Tokenizer
+
+_log = logging.getLogger(__name__)
 
 KV_DTYPES: Final = {
     "auto": "f32",
@@ -115,15 +126,42 @@ def load(given: argparse.Namespace) -> LoadedModel:
     block_bytes = sum(pool.num_bytes for pool in pools) // small.num_blocks
     spec = _spec(given, name, max_tokens, _num_blocks(given, max_tokens, block_bytes))
     settings = replace(small, num_blocks=spec.core.num_blocks)
-    cache = PagedCache(make_descriptor(model.config, settings, named))
+    descriptor = make_descriptor(model.config, settings, named)
+    shared = _shared_pools(descriptor, name, transfers.transport)
+    buffers = {pool: each.memory for pool, each in shared.items()}
+    cache = PagedCache(descriptor, buffers or None)
+    memory = KvMemory(cache.descriptor, cache.memory, shared)
     return LoadedModel(
         spec=spec,
         runner=TorchRunner(model, cache, given.seed),
-        connect=partial(SocketTransfer, KvMemory(cache.descriptor, cache.memory), transfers, name),
+        connect=partial(SocketTransfer, memory, transfers, name),
         vocab_size=model.config.vocab_size,
         defaults=ModelDefaults.read(given.model, model.config.eos_ids),
         tokenizer=tokenizer,
     )
+
+
+def _shared_pools(
+    descriptor: Descriptor, name: str, transport: KvTransport
+) -> dict[str, SharedPool]:
+    """Memory for the cache that other engines on this host may read; empty: there is none.
+
+    Raises:
+        ValueError: It was asked for, and there is not so much.
+    """
+    if transport is KvTransport.TCP:
+        return {}
+    remove_stale(name)
+    start = secrets.token_hex(16)
+    try:
+        return {
+            pool.id: create_pool(name, start, pool.id, pool.num_bytes) for pool in descriptor.pools
+        }
+    except NoSharedMemory as error:
+        if transport is KvTransport.SHM:
+            raise ValueError(f"--kv-transport shm: {error}") from error
+        _log.warning("other engines read this one's blocks over TCP alone: %s", error)
+        return {}
 
 
 def _num_blocks(given: argparse.Namespace, max_model_tokens: int, block_bytes: int) -> int:
@@ -144,7 +182,6 @@ def _spec(
         max_batch_tokens=given.max_num_batched_tokens,
         schedules_async=False,
         caches_prefixes=given.enable_prefix_caching,
-        lease_s=given.kv_lease_duration,
         fails_with_load=given.kv_load_failure_policy == "fail",
         has_events=given.events,
         has_int_names=given.event_hashes == "int",

@@ -84,7 +84,6 @@ class ModelRank(Rank[ModelCore]):
             await super().close()
         finally:
             await closing
-            self._take_freed()
             await asyncio.to_thread(self._thread.shutdown)
 
     def ask(self, request_id: str, ask: Ask, receiver: Receiver) -> None:

@@ -236,6 +236,16 @@ def test_who_is_aborted_while_it_loads_keeps_its_blocks_until_the_load_ends() ->
     driver.core.end_load(load, ABORTED)
     assert driver.core.usage == 0
     assert driver.core.transfers.failures == {}
+    assert driver.core.take_ended() == []
+
+
+def test_a_load_that_ends_well_behind_an_abort_is_of_no_use() -> None:
+    driver = Driver()
+    load = driver.begin_load("a", prompt(10))
+    driver.core.abort("a")
+    driver.end_load(load, prompt(10))
+    assert (driver.core.usage, driver.core.num_waiting) == (0, 0)
+    assert driver.core.begin(0.0) == []
 
 
 def test_who_is_aborted_before_it_loads_tells_which_handoff_it_leaves() -> None:
