@@ -190,7 +190,9 @@ class Ledger:
         return entry.expires - self._now
 
     def done(self, handoff: str, lease: str, reader: str, now: float) -> int | Gone:
-        """This reader has ended it; how many have not. The last one frees it.
+        """This reader has ended it, whether it has read or not; how many have not ended it.
+
+        The last one frees it.
 
         Returns:
             The same once more if this reader had; `ended` once all have, or where as many others
@@ -207,10 +209,6 @@ class Ledger:
         if not entry.left:
             self._end(entry, "ended")
         return entry.left
-
-    def release(self, handoff: str, lease: str, reader: str, now: float) -> int | Gone:
-        """As `done`: a reader that never read counts as one that has."""
-        return self.done(handoff, lease, reader, now)
 
     def forgo(self, handoff: str, lease: str, now: float) -> Gone | None:
         """End it for all readers."""

@@ -41,15 +41,7 @@ def test_a_reader_counts_once() -> None:
     made = ledger(readers=2)
     assert made.done("h", "l", "r1", 1.0) == 1
     assert made.done("h", "l", "r1", 1.0) == 1
-    assert made.release("h", "l", "r1", 1.0) == 1
     assert made.num_held == 1
-
-
-def test_releases_count_as_ends() -> None:
-    made = ledger(readers=2)
-    assert made.release("h", "l", "r1", 1.0) == 1
-    assert made.done("h", "l", "r2", 1.0) == 0
-    assert made.expire(1.0) == (Freed("h", "l", "ended", 2),)
 
 
 def test_more_readers_than_it_is_for_are_refused() -> None:
