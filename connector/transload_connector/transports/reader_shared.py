@@ -16,12 +16,14 @@ the same way.
 import ctypes
 from collections.abc import Iterator, Sequence
 from itertools import chain
+from math import prod
 from typing import Final
 
 import numpy as np
 import torch
 
 from transload_abi.canonical import canonical
+from transload_abi.dtypes import DTYPES
 from transload_abi.errors import PlanError
 from transload_abi.plan import Batch, Blocks, Cover, Plan, num_bytes
 from transload_abi.plan.types import Sequence as Pieces
@@ -91,7 +93,7 @@ class SharedMover:
             dst_memory: By pool flat uint8 memory of the CPU.
 
         Yields:
-            The number of bytes that a step has copied; what was converted is not counted.
+            The number of bytes that a step has read.
 
         Raises:
             PlanError: Lists or counts that do not fit; or a pool is missing, too short, or of a
@@ -109,7 +111,7 @@ class SharedMover:
         for step in _steps(plan):
             # Addresses are those of a plan, and lengths have been looked at.
             carry_out(step, src, dst_memory, by_batch=families_of, checked=False)
-            yield num_bytes(step)
+            yield num_bytes(step) + _num_converted_bytes(step)
 
     def _check(self, memory: Pools, pool: str) -> None:
         path, expected = f"dst_memory[{pool!r}]", self._dst_bytes[pool]
@@ -119,6 +121,19 @@ class SharedMover:
             raise PlanError("expected memory of the CPU", path)
         if memory[pool].numel() < expected:
             raise PlanError(f"expected {expected} bytes, got {memory[pool].numel()}", path)
+
+
+def _num_converted_bytes(plan: Plan) -> int:
+    total = 0
+    for batch in plan.batches:
+        num_pieces = sum(each.num_pieces for each in batch.sequences)
+        num_bits = sum(
+            prod(operand.shape.values()) * DTYPES[operand.dtype].bits
+            for conversion in batch.conversions
+            for operand in conversion.src
+        )
+        total += num_pieces * num_bits // 8
+    return total
 
 
 def _steps(plan: Plan) -> Iterator[Plan]:

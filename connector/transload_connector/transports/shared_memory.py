@@ -16,6 +16,7 @@ import hashlib
 import mmap
 import os
 import stat
+import weakref
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
@@ -43,33 +44,31 @@ class NoSharedMemory(Exception):
 
 
 class SharedPool:
-    """A pool's memory, made here. `memory` must not be used, nor views of it kept, after `close`.
+    """A pool's memory, made here; its name goes with `unlink`, `close` or this process's end.
 
     Attributes:
         name: Of the file, for other processes of this host.
-        memory: All of its bytes; writable.
+        memory: All of its bytes; writable. Mapped as long as there are views of it.
     """
 
     def __init__(self, name: str, descriptor: int, num_bytes: int) -> None:
         self.name = name
-        self._descriptor = descriptor
+        # A map has a descriptor of its own, and with it the lock.
         self._map = mmap.mmap(descriptor, num_bytes)
+        os.close(descriptor)
         self.memory = memoryview(self._map)
+        self.unlink = weakref.finalize(self, _unlink, name)
+        """Remove the name, so nobody finds it any more."""
 
     def close(self) -> None:
-        """Unmap it and remove its name, so nobody finds it any more.
+        """Unmap it and remove its name.
 
         Raises:
             BufferError: Views of `memory` are in use; the name is gone none the less.
         """
-        if self._descriptor < 0:
-            return
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(FOLDER / self.name)
+        self.unlink()
         self.memory.release()
         self._map.close()
-        os.close(self._descriptor)
-        self._descriptor = -1
 
     def __enter__(self) -> Self:
         return self
@@ -81,6 +80,11 @@ class SharedPool:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def _unlink(name: str) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(FOLDER / name)
 
 
 def create_pool(engine: str, generation: str, pool: str, num_bytes: int) -> SharedPool:

@@ -3,7 +3,7 @@
 import pytest
 
 from transload_engine.server.kv_options import TOKEN_VARIABLE, transfer_settings
-from transload_engine.server.kv_transfer import TransferSettings
+from transload_engine.server.kv_transfer import KvTransport, TransferSettings
 from transload_engine.server.model_command import model_parser
 
 
@@ -13,15 +13,16 @@ def settings(*arguments: str) -> TransferSettings:
 
 def test_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(TOKEN_VARIABLE, raising=False)
-    assert settings() == TransferSettings("127.0.0.1", 0, None, 30.0, False)
+    assert settings() == TransferSettings("127.0.0.1", 0, None, 30.0, False, KvTransport.TCP)
 
 
 def test_each_option_reaches_its_setting() -> None:
     found = settings(
         *("--side-channel-host", "10.0.0.1", "--side-channel-port", "7000"),
         *("--kv-token", "s3cret", "--kv-lease-duration", "2.5", "--kv-allow-lossy"),
+        *("--kv-transport", "auto"),
     )
-    assert found == TransferSettings("10.0.0.1", 7000, b"s3cret", 2.5, True)
+    assert found == TransferSettings("10.0.0.1", 7000, b"s3cret", 2.5, True, KvTransport.AUTO)
 
 
 def test_the_token_may_come_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
