@@ -67,28 +67,15 @@ def copy(
             descriptor says.
     """
     for call in calls(plan):
-        to, of = dst[call.dst_pool], src[call.src_pool]
-        offsets = (call.dst_offsets, call.src_offsets)
+        pools = dst[call.dst_pool], src[call.src_pool]
+        rows = *pools, call.dst_offsets, call.src_offsets, call.row_bytes
         if call.tile is None:
             operations.relayout_rows(
-                to,
-                of,
-                *offsets,
-                call.row_bytes,
-                call.loops,
-                implementation=implementation,
-                checked=checked,
+                *rows, call.loops, implementation=implementation, checked=checked
             )
         else:
             operations.transpose_pages(
-                to,
-                of,
-                *offsets,
-                call.row_bytes,
-                call.tile,
-                call.loops,
-                implementation=implementation,
-                checked=checked,
+                *rows, call.tile, call.loops, implementation=implementation, checked=checked
             )
 
 

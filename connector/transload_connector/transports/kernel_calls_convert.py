@@ -123,27 +123,39 @@ def carry_out(
     for batch, each in zip(plan.batches, by_batch, strict=True):
         for family in each if batch.sequences else ():
             taken[family.route] += len(family.src_apart)
-            if family.route.way == "kernel":
-                for call in convert_calls(family, batch.sequences):
-                    operations.convert_rows(
-                        dst[call.dst_pool],
-                        src[call.src_pool],
-                        *call[2:],
-                        implementation=implementation,
-                        checked=checked,
-                    )
-                continue
-            for conversion in _members(family):
-                convert_in_scratch(
-                    conversion,
-                    batch.sequences,
-                    src,
-                    dst,
-                    by_kernel=family.route.way == "kernel in scratch",
-                    implementation=implementation,
-                    checked=checked,
-                )
+            _convert(family, batch.sequences, src, dst, implementation, checked)
     return taken
+
+
+def _convert(
+    family: Family,
+    sequences: Sequence[Pieces],
+    src: Pools,
+    dst: Pools,
+    implementation: str | None,
+    checked: bool,
+) -> None:
+    """Make a family's conversions by its route."""
+    if family.route.way == "kernel":
+        for call in convert_calls(family, sequences):
+            operations.convert_rows(
+                dst[call.dst_pool],
+                src[call.src_pool],
+                *call[2:],
+                implementation=implementation,
+                checked=checked,
+            )
+        return
+    for conversion in _members(family):
+        convert_in_scratch(
+            conversion,
+            sequences,
+            src,
+            dst,
+            by_kernel=family.route.way == "kernel in scratch",
+            implementation=implementation,
+            checked=checked,
+        )
 
 
 def _members(family: Family) -> Iterator[Conversion]:
