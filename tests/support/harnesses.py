@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from transload_abi.harness.protocol import Answer, Fields, Implementation
+from transload_abi.harness.protocol import Answer, Done, Fields, Implementation
 
 VECTORS = Path(__file__).parents[1] / "vectors"
 
@@ -50,3 +50,23 @@ class Bent:
     def ask(self, operation: str, fields: Fields) -> Answer:
         answer = self._right.ask(operation, fields)
         return self._bend(answer, fields) if operation == self._operation else answer
+
+
+def says(**changed: Any) -> Bend:
+    """Other fields, where something was done; those that are functions take what was there."""
+
+    def bend(answer: Answer, _asked: Fields) -> Answer:
+        if not isinstance(answer, Done):
+            return answer
+        new = {
+            name: change(answer.fields[name]) if callable(change) else change
+            for name, change in changed.items()
+        }
+        return Done({**answer.fields, **new})
+
+    return bend
+
+
+def does_all(answer: Answer, _asked: Fields) -> Answer:
+    """Nothing is refused."""
+    return answer if isinstance(answer, Done) else Done({})

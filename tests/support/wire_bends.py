@@ -37,24 +37,5 @@ def names(prefix: str) -> set[str]:
     return {name for name, _ in vectors_in(FOLDER, OURS) if name.startswith(prefix)}
 
 
-def says(**changed: Any) -> Bend:
-    """Other fields, where something was done; those that are functions take what was there."""
-
-    def bend(answer: Answer, _asked: Fields) -> Answer:
-        if not isinstance(answer, Done):
-            return answer
-        new = {
-            name: change(answer.fields[name]) if callable(change) else change
-            for name, change in changed.items()
-        }
-        return Done({**answer.fields, **new})
-
-    return bend
-
-
 def declines(answer: Answer, _asked: Fields) -> Answer:
     return Declined("bad", "here", "no") if isinstance(answer, Done) else answer
-
-
-def does_all(answer: Answer, _asked: Fields) -> Answer:
-    return answer if isinstance(answer, Done) else Done({})

@@ -2,11 +2,10 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from support.harnesses import Bend, Bent, take_abi_vectors
+from support.harnesses import Bend, Bent, does_all, says, take_abi_vectors
 from transload_abi import vectors
 from transload_abi.harness.protocol import Answer, Declined, Done, Fields
 
@@ -35,31 +34,12 @@ def failures(folder: Path, operation: str, bend: Bend) -> dict[str, tuple[str, .
     return {result.name: result.failures for result in results if result.failures}
 
 
-def says(**changed: Any) -> Bend:
-    """Other fields, where something was done; those that are functions take what was there."""
-
-    def bend(answer: Answer, _asked: Fields) -> Answer:
-        if not isinstance(answer, Done):
-            return answer
-        new = {
-            name: change(answer.fields[name]) if callable(change) else change
-            for name, change in changed.items()
-        }
-        return Done({**answer.fields, **new})
-
-    return bend
-
-
 def lacks(answer: Answer, _asked: Fields) -> Answer:
     return Done({}) if isinstance(answer, Done) else answer
 
 
 def declines(answer: Answer, _asked: Fields) -> Answer:
     return Declined("plan", "here", "no") if isinstance(answer, Done) else answer
-
-
-def does_all(answer: Answer, _asked: Fields) -> Answer:
-    return answer if isinstance(answer, Done) else Done({})
 
 
 def file(name: str, change: Callable[[Path], object]) -> Bend:

@@ -7,17 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from support.harnesses import Bend, Bent
+from support.harnesses import Bend, Bent, does_all, says
 from support.wire_bends import (
     FOLDER,
     FRAMES,
     OURS,
     SESSIONS,
     declines,
-    does_all,
     failures,
     names,
-    says,
 )
 from transload_abi.harness.protocol import Answer, Fields, InProcess
 from transload_abi.harness.report import run as run_vectors

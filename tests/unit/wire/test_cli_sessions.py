@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from support.harnesses import Bend
-from support.wire_bends import SESSIONS, declines, failures, names, says
+from support.harnesses import Bend, says
+from support.wire_bends import SESSIONS, declines, failures, names
 from transload_abi.harness.protocol import Answer, Done, Fields
 from transload_abi.packed import pack
 from transload_abi.wire import codec, frames
