@@ -83,6 +83,26 @@ def test_nothing_is_left_of_a_pool_that_is_closed(engine: str) -> None:
     assert pool.name not in Path("/proc/self/maps").read_text()
 
 
+def test_a_pool_that_nobody_has_any_more_is_gone(engine: str) -> None:
+    before = num_descriptors()
+    pool = create_pool(engine, "g1", "kv", NUM_BYTES)
+    name, memory = pool.name, pool.memory
+    del pool
+    assert not (FOLDER / name).exists()
+    memory[:1] = b"x"
+    del memory
+    assert num_descriptors() == before
+
+
+def test_a_pool_without_its_name_is_as_good_to_its_maker(engine: str) -> None:
+    with create_pool(engine, "g1", "kv", NUM_BYTES) as pool:
+        pool.unlink()
+        pool.unlink()
+        with pytest.raises(NoSharedMemory, match="No such file"):
+            map_pool(pool.name, NUM_BYTES)
+        pool.memory[:1] = b"x"
+
+
 def test_what_a_killed_engine_has_left_is_removed_at_its_next_start(engine: str) -> None:
     context = multiprocessing.get_context("spawn")
     pipe, theirs = context.Pipe()

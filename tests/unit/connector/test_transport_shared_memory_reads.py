@@ -282,6 +282,21 @@ def test_a_file_of_another_length_is_not_offered() -> None:
         HolderServer(small, {"kv": pool}, on_freed=lambda _: None, **names)
 
 
+def test_memory_that_is_shared_in_part_is_not_offered() -> None:
+    source = PLACEMENTS["sglang"](Shape(layers=1, blocks=4, heads=1, tokens=4, size=16))
+    first, *others = source.pools
+    memory: dict[str, Any] = {pool.id: bytearray(pool.num_bytes) for pool in others}
+    assert memory
+    names: dict[str, Any] = {"name": "P", "generation": "g1"}
+    engine = f"tests {secrets.token_hex(8)}"
+    with create_pool(engine, "g1", first.id, first.num_bytes) as pool:
+        memory[first.id] = pool
+        server = HolderServer(source, memory, on_freed=lambda _: None, **names)
+        with server, client(source) as reader:
+            server.grant("h", "l-h", {0: [1, 2]}, 8)
+            assert not soon(reader.open(server.address, "h", "l-h", "r")).is_shared
+
+
 # --- holders that are at fault
 
 
