@@ -58,20 +58,12 @@ def attention(
         align=chunks.align,
         block_bytes=by_chunk if format == "KV_2LTD" or num_layers == 1 else 0,
     )
-    layer_stride = 2 * half * chunks.num_blocks if num_layers > 1 else 0
-    places = [Place(("kv",), 2 * half, layer_stride, page_bytes=2 * half)]
-    if format == "KV_2LTD":
-        layer_stride = half if num_layers > 1 else 0
-        places = [
-            Place(("kv",), by_chunk, layer_stride, number * num_layers * half, half)
-            for number in range(2)
-        ]
     return described(
         "lmcache",
         model,
         chunks,
         [pool],
-        places,
+        _places(chunks, half, format),
         _sides(heads, tokens, format),
         owner=heads.owner,
         codec=codec_of(scales),
@@ -125,6 +117,19 @@ def latent(
     return described(
         "lmcache", model, chunks, [pool], [place], roles, kind="mla", owner=owner, layout="KV_MLA"
     )
+
+
+def _places(chunks: Blocks, half: int, format: Format) -> list[Place]:
+    """Of both sides of a layer together, or of each; a side of a layer has `half` bytes."""
+    num_layers = len(chunks.layers)
+    if format != "KV_2LTD":
+        layer_stride = 2 * half * chunks.num_blocks if num_layers > 1 else 0
+        return [Place(("kv",), 2 * half, layer_stride, page_bytes=2 * half)]
+    layer_stride = half if num_layers > 1 else 0
+    return [
+        Place(("kv",), 2 * num_layers * half, layer_stride, number * num_layers * half, half)
+        for number in range(2)
+    ]
 
 
 def _sides(heads: Heads, tokens: int, format: Format) -> list[Role]:

@@ -129,25 +129,35 @@ def groups_of(
         places = _places(spec, layout, placed, where, pool, content)
         if len(contents) > 1:
             content, places = _from_its_first_byte(content, places[0])
-        kind, window = _kind(spec, content)
-        groups.append(
-            Group(
-                id=f"{kind}.{table}",
-                kind=kind,
-                layers=tuple(layer_number(name, facts.layer_numbers) for name in placed.layers),
-                tokens_per_block=spec.block_size,
-                places=places,
-                roles=content.roles,
-                codec=_codec(content, placed, facts.scales),
-                tokens_per_state=_state_tokens(spec),
-                window=window,
-                table=table,
-                null_block=NULL_BLOCK,
-                owner=owner_of(spec, facts.rank, _has_heads(spec, content), content.heads),
-                opaque=interior.opaque,
-            )
-        )
+        groups.append(_group(spec, placed, facts, content, places, table, interior.opaque))
     return tuple(groups)
+
+
+def _group(
+    spec: Spec,
+    placed: Placed,
+    facts: Facts,
+    content: Page,
+    places: tuple[Place, ...],
+    table: int,
+    is_opaque: bool,
+) -> Group:
+    kind, window = _kind(spec, content)
+    return Group(
+        id=f"{kind}.{table}",
+        kind=kind,
+        layers=tuple(layer_number(name, facts.layer_numbers) for name in placed.layers),
+        tokens_per_block=spec.block_size,
+        places=places,
+        roles=content.roles,
+        codec=_codec(content, placed, facts.scales),
+        tokens_per_state=_state_tokens(spec),
+        window=window,
+        table=table,
+        null_block=NULL_BLOCK,
+        owner=owner_of(spec, facts.rank, _has_heads(spec, content), content.heads),
+        opaque=is_opaque,
+    )
 
 
 def layer_number(name: str, numbers: Mapping[str, int]) -> int:
