@@ -54,7 +54,8 @@ def oracle(folder: Path) -> Oracle:
 
 def arguments(kind: Kind) -> tuple[str, ...]:
     layout, block_size, dtype = kind
-    return ("--kv-layout", layout, "--block-size", str(block_size), "--kv-dtype", dtype)
+    placed = ("--kv-layout", layout, "--block-size", str(block_size), "--kv-dtype", dtype)
+    return (*placed, "--kv-transport", "tcp")
 
 
 @contextlib.asynccontextmanager

@@ -19,8 +19,9 @@ from transload_abi.wire.deadlines import ReaderDeadlines
 COUNT = 8
 PROMPT = some_tokens(300)
 LEASE_S = 1.0
-PREFILL = ("--kv-layout", "k-transposed", "--kv-lease-duration", str(LEASE_S))
-DECODE = ("--kv-layout", "separate", "--block-size", "8", "--no-enable-prefix-caching")
+TCP = ("--kv-transport", "tcp")
+PREFILL = (*TCP, "--kv-layout", "k-transposed", "--kv-lease-duration", str(LEASE_S))
+DECODE = (*TCP, "--kv-layout", "separate", "--block-size", "8", "--no-enable-prefix-caching")
 QUICK = ReaderDeadlines(opening_s=0.5, answer_s=0.5, stall_s=0.5, read_s=5.0)
 # Python with torch took 2-6 s to start on 2 shared cores; three start at once.
 START_S = 50.0

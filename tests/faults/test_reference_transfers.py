@@ -21,8 +21,11 @@ PROMPT = some_tokens(300)
 LEASE_S = 0.5
 """Of blocks whose reader is lost: the longest that they are kept."""
 
-PREFILL = ("--kv-layout", "k-transposed", "--block-size", "16", "--kv-lease-duration", str(LEASE_S))
-DECODE = ("--kv-layout", "separate", "--block-size", "8", "--no-enable-prefix-caching")
+TCP = ("--kv-transport", "tcp")
+"""What goes wrong here are bytes on their way; in shared memory they have none."""
+
+PREFILL = (*TCP, "--kv-layout", "k-transposed", "--kv-lease-duration", str(LEASE_S))
+DECODE = (*TCP, "--kv-layout", "separate", "--block-size", "8", "--no-enable-prefix-caching")
 QUICK = ReaderDeadlines(opening_s=0.5, answer_s=0.5, stall_s=0.5, read_s=5.0)
 
 
@@ -59,6 +62,7 @@ class Pair:
         await self.decode.tokens(PROMPT, kv_transfer_params=await self.hand_off())
         await settle(self.prefill)
         self.num_bytes = self.between.num_bytes - before
+        assert self.num_bytes > 512 * len(PROMPT), "the prompt's blocks do not come this way"
 
     async def begin(self) -> asyncio.Task[list[int]]:
         """Ask for the prompt's answer."""
