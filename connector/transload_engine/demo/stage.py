@@ -31,9 +31,14 @@ POLL_S: Final = 0.05
 END_S: Final = 2.0
 """From a connection that breaks off to the end of the process that it led to."""
 
-ENVIRONMENT: Final = {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+ENVIRONMENT: Final = {
+    "OMP_NUM_THREADS": "1",
+    "PYTHONUNBUFFERED": "1",
+    "TRANSLOAD_KERNELS": "torch",
+}
 """One thread an engine: on 2 cores that others use, too, two threads that wait for each other took
-10 times as long."""
+10 times as long. Blocks converted by torch: nobody waits for a C++ compiler, or needs one; with the
+compiled kernels the first start took 11 s of a core more (2026-11)."""
 
 
 CACHE_TOKENS: Final = 16_384
