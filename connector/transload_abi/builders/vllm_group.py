@@ -140,7 +140,7 @@ def _group(
     content: Page,
     places: tuple[Place, ...],
     table: int,
-    is_opaque: bool,
+    opaque: str,
 ) -> Group:
     kind, window = _kind(spec, content)
     return Group(
@@ -156,7 +156,7 @@ def _group(
         table=table,
         null_block=NULL_BLOCK,
         owner=owner_of(spec, facts.rank, _has_heads(spec, content), content.heads),
-        opaque=is_opaque,
+        opaque=opaque,
     )
 
 
