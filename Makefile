@@ -59,7 +59,7 @@ DEMO_PIP := install -qq --disable-pip-version-check --no-compile
 DEMO_IMPORTS := import torch, transload_engine.server.model_command, transload_router.app.line
 
 .venv-demo/.installed: pyproject.toml
-	@echo "installing torch and the router's packages into .venv-demo (once: 900 MB, under a minute)"
+	@echo "installing torch and the router's packages into .venv-demo (once: 900 MB, about a minute)"
 	$(PYTHON) -m venv .venv-demo
 	-.venv-demo/bin/python -m pip $(DEMO_PIP) --no-deps --retries 2 --index-url $(TORCH_INDEX) $(DEMO_TORCH)
 	.venv-demo/bin/python -m pip $(DEMO_PIP) -e '.[demo]'
