@@ -1,8 +1,8 @@
 """The whole thing on one machine: two real vLLM engines, the router, two turns of a chat.
 
 ``make demo ENGINE=vllm`` runs it and serves until Ctrl-C; with ``ONESHOT=1`` it ends after the
-answers. The model is tiny and random, so its text is noise; the prompt's KV cache that travels is real, and
-so is what the router says beforehand of the second turn's cached tokens.
+answers. The model is tiny and random, so its text is noise; the prompt's KV cache that travels is
+real, and so is what the router says beforehand of the second turn's cached tokens.
 """
 
 from __future__ import annotations
