@@ -165,7 +165,7 @@ def alone(url: str, numbers: range, **changes: Any) -> list[Answer]:
 
 
 def uncached(url: str, numbers: range) -> list[Answer]:
-    """One prompt after the other, each computed whole: no two share a block, or a salt with others."""
+    """One prompt after the other, each computed whole: their salt is of no other test."""
     said = [ask(url, PROMPTS[number], cache_salt=f"alone {len(numbers)}") for number in numbers]
     assert not any(each["usage"]["prompt_tokens_details"]["cached_tokens"] for each in said)
     return [Answer.of(each["choices"][0]) for each in said]
