@@ -177,7 +177,11 @@ class HolderServer:
         )
 
     def close(self) -> None:
-        """End all sessions and leases: `on_freed` has been called for all when this returns."""
+        """End all sessions and leases: `on_freed` has been called for all when this returns.
+
+        Raises:
+            RuntimeError: As of `IoThread.close`; blocks may still be read.
+        """
         self._thread.close()
 
     def __enter__(self) -> Self:

@@ -111,7 +111,11 @@ class IoThread:
                 os.eventfd_write(self._bell, 1)
 
     def close(self) -> None:
-        """End the thread, after what was posted before; wait for it, except from within."""
+        """End the thread, after what was posted before; wait for it, except from within.
+
+        Raises:
+            RuntimeError: It still runs after `CLOSE_S`: what it was given is not given back.
+        """
         with self._bell_lock:
             is_first = not self._is_closing
             self._is_closing = True
@@ -119,6 +123,11 @@ class IoThread:
                 os.eventfd_write(self._bell, 1)
         if not self.is_current:
             self._thread.join(CLOSE_S)
+            if self._thread.is_alive():
+                raise RuntimeError(
+                    f"thread {self._thread.name} has not ended within {CLOSE_S} s: something that "
+                    "its owner has it call does not return"
+                )
 
     def watch(self, sock: socket.socket, mask: int, of: Ready) -> None:
         """Tell `of` when the socket is ready as `mask` says; only from the thread, or before it."""

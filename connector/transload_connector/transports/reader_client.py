@@ -257,7 +257,11 @@ class ReaderClient:
         return asked.future
 
     def close(self) -> None:
-        """End all sessions; what has no outcome ends in `ClientClosed`. Leases stay as they are."""
+        """End all sessions; what has no outcome ends in `ClientClosed`. Leases stay as they are.
+
+        Raises:
+            RuntimeError: As of `IoThread.close`; sinks may still be written to.
+        """
         self._thread.close()
 
     def __enter__(self) -> Self:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from support.transport_world import PATIENCE_S, num_descriptors, until
+from transload_connector.transports import io_thread
 from transload_connector.transports.io_thread import IoThread
 
 
@@ -82,6 +83,21 @@ def test_a_thread_that_fails_tells_everybody_who_waits(monkeypatch: pytest.Monke
     assert recorder.heard == ["stop", "later"]
     assert failures == [ZeroDivisionError]
     assert num_descriptors() == before
+
+
+def test_a_thread_that_does_not_end_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(io_thread, "CLOSE_S", 0.01)
+    recorder = Recorder()
+    may_end = threading.Event()
+    thread = IoThread("transload-test", recorder)
+    thread.post(lambda: recorder.heard.append(may_end.wait(PATIENCE_S)))
+    thread.start()
+    with pytest.raises(RuntimeError, match=r"thread transload-test has not ended within 0\.01 s"):
+        thread.close()
+    may_end.set()
+    monkeypatch.undo()
+    thread.close()
+    assert recorder.heard == [True, "stop"]
 
 
 class Rival:
