@@ -21,8 +21,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
+from transload_abi.wire.limits import FILE_PREFIX
+
 FOLDER: Final = Path("/dev/shm")
-PREFIX: Final = "transload-"
+PREFIX: Final = FILE_PREFIX
 _SAFELY: Final = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 """No links, and no waiting for the other end of what is no file."""
 
@@ -161,12 +163,19 @@ def _check_file(name: str, descriptor: int, num_bytes: int) -> None:
 def remove_stale(engine: str) -> list[str]:
     """Remove what starts of an engine that are over have left; to be called at each start.
 
+    Another user's engine may have the same name: its files are that user's to remove.
+
     Returns:
         The names of the files.
+
+    Raises:
+        OSError: One may not be opened or removed, so its memory stays taken.
     """
     removed = []
     for path in sorted(FOLDER.glob(f"{_beginning(engine)}*")):
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(BlockingIOError, FileNotFoundError):
+            if path.lstat().st_uid != os.geteuid():
+                continue
             descriptor = os.open(path, os.O_RDWR | _SAFELY)
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,6 +1,7 @@
 """Pools in `/dev/shm`: seen by others, gone with their owner, and never promised but missing."""
 
 import contextlib
+import errno
 import hashlib
 import multiprocessing
 import os
@@ -121,6 +122,36 @@ def test_what_a_killed_engine_has_left_is_removed_at_its_next_start(engine: str)
     assert remove_stale(f"{engine} too") == [], "another engine's"
     with create_pool(engine, "g2", "kv", NUM_BYTES):
         assert remove_stale(engine) == [name]
+
+
+def test_what_cannot_be_removed_is_told(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: Path) -> None:
+        raise PermissionError(errno.EPERM, "Operation not permitted", str(path))
+
+    left = _left_behind(engine)
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "unlink", refuse)
+        with pytest.raises(PermissionError, match=left.name):
+            remove_stale(engine)
+    assert remove_stale(engine) == [left.name]
+
+
+def test_what_another_user_has_left_is_not_touched(
+    engine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left, user = _left_behind(engine), os.geteuid()
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "geteuid", lambda: user + 1)
+        assert remove_stale(engine) == []
+    assert remove_stale(engine) == [left.name]
+
+
+def _left_behind(engine: str) -> Path:
+    """A file as a killed engine leaves it."""
+    digest = hashlib.sha256(engine.encode()).hexdigest()[:12]
+    path = FOLDER / f"{PREFIX}{digest}-0-0"
+    path.touch(0o600)
+    return path
 
 
 def test_more_than_there_is_fails_at_once_and_says_how_much(engine: str) -> None:
