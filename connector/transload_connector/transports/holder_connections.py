@@ -88,7 +88,6 @@ class HolderConnections:
         limits: ConnectionLimits,
         files: PoolFiles | None,
     ) -> None:
-        self.thread = IoThread(f"transload-holder-{listener.getsockname()[1]}", self)
         self.lists = BlockLists(descriptor)
         self.lists_lock = threading.Lock()
         self.ends: Counter[str] = Counter()
@@ -110,6 +109,8 @@ class HolderConnections:
         self._verdicts: OrderedDict[bytes, Compatible | Incompatible] = OrderedDict()
         self._per_peer: Counter[str] = Counter()
         self._accept_at = _NEVER
+        # The last, as it has descriptors that the end of the thread closes.
+        self.thread = IoThread(f"transload-holder-{listener.getsockname()[1]}", self)
         self.thread.watch(listener, selectors.EVENT_READ, self)
 
     # What the thread calls.

@@ -3,6 +3,7 @@
 Knows bytes and block ids; nothing of torch, nor of what the bytes mean beyond the descriptor.
 """
 
+import contextlib
 from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Self
@@ -74,6 +75,7 @@ class HolderServer:
     Raises:
         OSError: The address cannot be had.
         ValueError: The memory is not what the descriptor says.
+        RuntimeError: There can be no more threads.
     """
 
     def __init__(
@@ -106,21 +108,24 @@ class HolderServer:
             deadlines=deadlines or HolderDeadlines(),
         )
         self._ledger = SharedLedger(terms)
-        listener = listen(host, port)
-        self.address: Address = listener.getsockname()[:2]
-        self._connections = HolderConnections(
-            listener,
-            settings,
-            canonical,
-            pools,
-            self._ledger,
-            on_freed,
-            verdict,
-            limits or ConnectionLimits(),
-            files,
-        )
-        self._thread = self._connections.thread
-        self._thread.start()
+        with contextlib.ExitStack() as unless_started:
+            listener = listen(host, port)
+            unless_started.callback(listener.close)
+            self.address: Address = listener.getsockname()[:2]
+            self._connections = HolderConnections(
+                listener,
+                settings,
+                canonical,
+                pools,
+                self._ledger,
+                on_freed,
+                verdict,
+                limits or ConnectionLimits(),
+                files,
+            )
+            self._thread = self._connections.thread
+            self._thread.start()
+            unless_started.pop_all()
 
     def grant(
         self,

@@ -88,8 +88,17 @@ class IoThread:
         return self._is_closing
 
     def start(self) -> None:
-        """Begin."""
-        self._thread.start()
+        """Begin.
+
+        Raises:
+            RuntimeError: There can be no more threads; nothing is left of this one.
+        """
+        try:
+            self._thread.start()
+        except RuntimeError:
+            self._is_closing = True
+            self._let_go()
+            raise
 
     def post(self, action: Callable[[], None]) -> bool:
         """Have the thread do something soon, in the order of posting; the last behind `Turns.stop`.
@@ -152,8 +161,11 @@ class IoThread:
                 self._is_closing = True
             self._turns.stop()
             self._act()
-            self._selector.close()
-            os.close(self._bell)
+            self._let_go()
+
+    def _let_go(self) -> None:
+        self._selector.close()
+        os.close(self._bell)
 
     def _wait(self) -> None:
         is_bounded = self._check_at != _NEVER

@@ -2,6 +2,7 @@
 
 import signal
 import socket
+import threading
 from concurrent.futures import CancelledError, Future
 from contextlib import ExitStack
 
@@ -24,6 +25,7 @@ from support.transport_world import (
     until,
 )
 from transload_abi.wire.deadlines import HolderDeadlines, ReaderDeadlines, Terms
+from transload_connector.transports import holder_connections
 from transload_connector.transports.errors import (
     ClientClosed,
     LeaseGone,
@@ -308,3 +310,17 @@ def test_nothing_is_left_behind_and_all_blocks_are_given_back() -> None:
     assert num_descriptors() == before
     with pytest.raises(RuntimeError, match="closed"):
         holder.grant("late", [1])
+
+
+@pytest.mark.parametrize("where", [(threading.Thread, "start"), (holder_connections, "BlockLists")])
+def test_a_holder_that_cannot_be_made_leaves_nothing_open(
+    where: tuple[object, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise RuntimeError("no more of it")
+
+    before = num_descriptors()
+    monkeypatch.setattr(*where, refuse)
+    with pytest.raises(RuntimeError, match="no more of it") as kept:
+        Holder()
+    assert num_descriptors() == before, kept
