@@ -158,6 +158,19 @@ async def test_blocks_that_have_become_anothers_are_never_read(
         await settle(p, d)
 
 
+async def test_the_blocks_of_another_prompt_of_that_length_are_not_read(
+    folder: Path, oracle: Oracle
+) -> None:
+    other = [*PROMPT[:-2], *PROMPT[:-3:-1]]
+    assert len(other) == len(PROMPT)
+    assert other != PROMPT
+    async with pair(folder) as it:
+        handoff = await it.hand_off()
+        got = await it.decode.tokens(other, kv_transfer_params=handoff)
+        assert got == oracle.alone(other, COUNT)
+        assert await it.decode.failures() == {("prompt", ""): 1}
+
+
 async def test_a_handoff_of_an_engine_that_was_started_anew(folder: Path, oracle: Oracle) -> None:
     async with serve_reference(folder, *DECODE) as d:
         async with serve_reference(folder, *PREFILL) as p:

@@ -4,6 +4,9 @@ After vLLM 0.32.0's `vllm/distributed/kv_transfer/kv_connector/v1/nixl/pull_sche
 `kvwire/1` needs besides stands under a key of its own, which others pass on unread.
 """
 
+import hashlib
+import sys
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -23,8 +26,16 @@ WIRE: Final = "kvwire/1"
 """How blocks are read: `connector/WIRE.md`."""
 
 OWN_KEY: Final = "transload"
-"""Of `kv_transfer_params`: holds `wire`, `lease`, `generation`, and `readers` where there are
-several."""
+"""Of `kv_transfer_params`: holds `wire`, `lease`, `generation`, `prompt`, and `readers` where there
+are several."""
+
+
+def prompt_digest(tokens: Sequence[int]) -> str:
+    """What tells one prompt from another of its length: of its ids, 32 bits each, little-endian."""
+    ids = array("I", tokens)
+    if sys.byteorder == "big":
+        ids.byteswap()
+    return f"sha256:{hashlib.sha256(ids.tobytes()).hexdigest()}"
 
 
 @dataclass(frozen=True)
@@ -35,6 +46,7 @@ class Handoff:
         num_cached_tokens: What prefill found in its cache; None where it does not say.
         lease: Under which the blocks are held; empty where they are not read by `WIRE`.
         generation: Of the engine that holds them; likewise.
+        prompt: `prompt_digest` of the tokens that they were computed from; likewise.
         num_readers: Engines that the blocks are held for.
     """
 
@@ -46,6 +58,7 @@ class Handoff:
     num_cached_tokens: int | None = None
     lease: str = ""
     generation: str = ""
+    prompt: str = ""
     num_readers: int = 1
 
     @property
@@ -75,6 +88,7 @@ class Handoff:
             num_cached_tokens=params.get("remote_prefill_cached_tokens"),
             lease=str(own.get("lease", "")),
             generation=str(own.get("generation", "")),
+            prompt=str(own.get("prompt", "")),
             num_readers=own.get("readers", 1),
         )
 
@@ -118,6 +132,7 @@ class Grant:
         lease: Of this one grant.
         num_tokens: That the blocks hold.
         num_readers: Who are to come.
+        prompt: `prompt_digest` of these tokens.
     """
 
     handoff: str
@@ -125,10 +140,16 @@ class Grant:
     block_ids: list[int]
     num_tokens: int
     num_readers: int
+    prompt: str
 
     def params(self, generation: str) -> dict[str, Any]:
         """What an answer carries of it besides NIXL's names."""
-        own: dict[str, Any] = {"wire": WIRE, "lease": self.lease, "generation": generation}
+        own: dict[str, Any] = {
+            "wire": WIRE,
+            "lease": self.lease,
+            "generation": generation,
+            "prompt": self.prompt,
+        }
         if self.num_readers > 1:
             own["readers"] = self.num_readers
         return {OWN_KEY: own}

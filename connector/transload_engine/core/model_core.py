@@ -20,7 +20,7 @@ from typing import Any
 
 from transload_abi.wire.limits import MAX_NAME_CHARS
 from transload_engine.core.blocks import Block
-from transload_engine.core.handoff import Grant, Origin
+from transload_engine.core.handoff import Grant, Origin, prompt_digest
 from transload_engine.core.request import Request, Status
 from transload_engine.core.runner import Chosen, Chunk
 from transload_engine.core.scheduler import Load, Scheduled
@@ -134,6 +134,7 @@ class ModelCore(ServingCore):
             block_ids=[block.block_id for block in read],
             num_tokens=request.num_computed,
             num_readers=request.ask.num_readers,
+            prompt=prompt_digest(request.tokens[: request.num_computed]),
         )
         self._held[grant.handoff, grant.lease] = blocks
         self._grants.append(grant)

@@ -13,6 +13,7 @@ After vLLM 0.32.0's `v1/core/sched/scheduler.py:Scheduler.schedule`, first come 
 """
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from transload_engine.core.cache import PrefixCache
@@ -31,6 +32,7 @@ class Load:
         block_ids: Of the whole prompt; the last `num_blocks` are to be filled.
         num_tokens: Of the prompt.
         num_local_tokens: The first of these, which are here; whole blocks.
+        prompt: Its tokens.
     """
 
     request_id: str
@@ -40,6 +42,7 @@ class Load:
     block_ids: tuple[int, ...]
     num_tokens: int
     num_local_tokens: int
+    prompt: Sequence[int]
 
 
 @dataclass
@@ -218,6 +221,7 @@ class Scheduler:
                 block_ids=tuple(block.block_id for block in request.blocks),
                 num_tokens=request.num_prompt,
                 num_local_tokens=(len(request.blocks) - num_blocks) * request.block_size,
+                prompt=request.ask.prompt,
             )
         )
 

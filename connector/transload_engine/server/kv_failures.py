@@ -68,6 +68,15 @@ def other_prompt(handoff: Handoff, num_held: int, num_asked: int) -> FailedLoad:
     )
 
 
+def other_tokens(handoff: Handoff) -> FailedLoad:
+    """The handoff is of another prompt, which is as long."""
+    return FailedLoad(
+        LoadProblem.PROMPT,
+        f"handoff {handoff.request_id} of engine {handoff.engine_id} holds the blocks of other "
+        f"tokens than the prompt's: {handoff.prompt} is not its digest",
+    )
+
+
 def conflict(handoff: Handoff, why: str) -> FailedLoad:
     """The handoff cannot be opened here beside those that are open."""
     return FailedLoad(

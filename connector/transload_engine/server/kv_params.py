@@ -80,7 +80,7 @@ def _check_load(params: dict[str, Any]) -> None:
     if not isinstance(own, dict):
         raise _refusal(OWN_KEY, "is an object", type(own).__name__)
     if own.get("wire") == WIRE:
-        for name in ("lease", "generation"):
+        for name in ("lease", "generation", "prompt"):
             _check_name(own, name, f"{OWN_KEY}.{name}")
         _check_readers(own.get("readers", 1), f"{OWN_KEY}.readers")
 

@@ -25,7 +25,7 @@ from transload_connector.transports.holder_server import HolderServer
 from transload_connector.transports.reader_client import ReaderClient
 from transload_connector.transports.reader_requests import OpenHandoff
 from transload_connector.transports.verdicts import judge, judge_lossless
-from transload_engine.core.handoff import Grant, Handoff
+from transload_engine.core.handoff import Grant, Handoff, prompt_digest
 from transload_engine.core.scheduler import Load
 from transload_engine.core.transfers import FailedLoad, Loaded
 from transload_engine.server.kv_failures import (
@@ -34,6 +34,7 @@ from transload_engine.server.kv_failures import (
     failure_of,
     foreign,
     other_prompt,
+    other_tokens,
 )
 from transload_engine.server.kv_fetch import BlockReads, KvMemory, UnderWay, settled
 from transload_engine.server.kv_shared import SharedReads
@@ -203,6 +204,8 @@ class SocketTransfer:
             return conflict(load.handoff, str(error))
         if opened.num_tokens != load.num_tokens:
             return other_prompt(load.handoff, opened.num_tokens, load.num_tokens)
+        if load.handoff.prompt != prompt_digest(load.prompt):
+            return other_tokens(load.handoff)
         num_bytes, is_shared = await self._read(load, opened, under_way)
         share.is_read = True
         return Loaded(num_bytes, time.monotonic() - begun, is_shared)

@@ -1,11 +1,12 @@
 """Handoffs and leases."""
 
+import hashlib
 from typing import Any
 
 import pytest
 
 from transload_engine.core.blocks import Block
-from transload_engine.core.handoff import NEEDED, Grant, Handoff, Leases, Origin
+from transload_engine.core.handoff import NEEDED, Grant, Handoff, Leases, Origin, prompt_digest
 
 ORIGIN = Origin("engine", "127.0.0.1", 7000)
 PARAMS: dict[str, Any] = ORIGIN.params("request", [4, 5], 20, 16)
@@ -53,15 +54,29 @@ def test_what_is_no_handoff_is_none(name: str, given: object) -> None:
 
 
 def test_a_lease_is_told_under_a_key_of_its_own() -> None:
-    own = Grant("request", "lease", [4, 5], 20, 1).params("generation")
-    assert own == {"transload": {"wire": "kvwire/1", "lease": "lease", "generation": "generation"}}
+    own = Grant("request", "lease", [4, 5], 20, 1, "sha256:5").params("generation")
+    assert own == {
+        "transload": {
+            "wire": "kvwire/1",
+            "lease": "lease",
+            "generation": "generation",
+            "prompt": "sha256:5",
+        }
+    }
     read = Handoff.read({**PARAMS, **own})
-    assert read == Handoff("engine", "request", "127.0.0.1", 7000, 2, 16, "lease", "generation")
+    assert read == Handoff(
+        "engine", "request", "127.0.0.1", 7000, 2, 16, "lease", "generation", "sha256:5"
+    )
     assert read.speaks_wire
 
 
+def test_a_prompts_digest_is_of_its_ids_as_four_bytes_each() -> None:
+    bytes_ = bytes.fromhex("01000000 00010000 ffff0100")
+    assert prompt_digest([1, 256, 131071]) == f"sha256:{hashlib.sha256(bytes_).hexdigest()}"
+
+
 def test_several_readers_are_told_of() -> None:
-    own = Grant("request", "lease", [4, 5], 20, 3).params("generation")
+    own = Grant("request", "lease", [4, 5], 20, 3, "sha256:5").params("generation")
     read = Handoff.read({**PARAMS, **own})
     assert read is not None
     assert read.num_readers == 3

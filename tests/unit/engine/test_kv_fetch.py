@@ -69,7 +69,7 @@ class World:
         self.under_way = UnderWay()
         tokens = NUM_LOADED * TOKENS_PER_BLOCK
         blocks = tuple(range(1, 1 + NUM_LOADED))
-        self.load = Load("r", HANDOFF, len(blocks), 0.0, blocks, tokens, 0)
+        self.load = Load("r", HANDOFF, len(blocks), 0.0, blocks, tokens, 0, ())
         self.opened: Any = SimpleNamespace(
             descriptor=holder, tables=(Table(0, NUM_LOADED),), handoff="cmpl-1"
         )

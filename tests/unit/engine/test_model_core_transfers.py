@@ -7,7 +7,7 @@ import pytest
 
 from support.recording_runner import RecordingRunner, answer
 from transload_engine.core.events import BlockStored
-from transload_engine.core.handoff import Grant, Handoff, Origin
+from transload_engine.core.handoff import Grant, Handoff, Origin, prompt_digest
 from transload_engine.core.model_core import ModelCore
 from transload_engine.core.request import Ask, Finish
 from transload_engine.core.scheduler import Load
@@ -81,11 +81,18 @@ def test_a_prefills_blocks_are_granted_and_told_of() -> None:
     driver.ask("a", prompt(10), hands_off=True, num_readers=2)
     driver.step()
     (output,) = driver.outputs
-    assert driver.core.take_grants() == [Grant("a", "lease-0", [1, 2, 3], 10, 2)]
+    digest = prompt_digest(prompt(10))
+    assert driver.core.take_grants() == [Grant("a", "lease-0", [1, 2, 3], 10, 2, digest)]
     assert driver.core.take_grants() == []
     assert output.handoff == {
         **driver.core.origin.params("a", [1, 2, 3], 10, 0),
-        "transload": {"wire": "kvwire/1", "lease": "lease-0", "generation": "e", "readers": 2},
+        "transload": {
+            "wire": "kvwire/1",
+            "lease": "lease-0",
+            "generation": "e",
+            "prompt": digest,
+            "readers": 2,
+        },
     }
     assert driver.core.num_held == 1
 

@@ -16,7 +16,7 @@ from transload_engine.core.handoff import Grant, Handoff
 from transload_engine.core.scheduler import Load
 from transload_engine.core.transfers import FailedLoad, Loaded, LoadProblem
 
-HANDOFF = Handoff("p", "cmpl-1", "10.0.0.1", 7000, 3, 4, "lease", "p")
+HANDOFF = Handoff("p", "cmpl-1", "10.0.0.1", 7000, 3, 4, "lease", "p", "sha256:0")
 PARAMS: dict[str, Any] = {
     "do_remote_prefill": True,
     "remote_block_ids": [[1, 2, 3]],
@@ -25,7 +25,7 @@ PARAMS: dict[str, Any] = {
     "remote_host": "10.0.0.1",
     "remote_port": 7000,
     "remote_prefill_cached_tokens": 4,
-    "transload": {"wire": "kvwire/1", "lease": "lease", "generation": "p"},
+    "transload": {"wire": "kvwire/1", "lease": "lease", "generation": "p", "prompt": "sha256:0"},
 }
 REFUSED = FailedLoad(LoadProblem.REFUSED, "open at 10.0.0.1:7000: refuse: no", "model.weights")
 
@@ -85,6 +85,7 @@ async def test_a_prefills_answer_says_where_its_blocks_are(server: ModelServer) 
             "wire": "kvwire/1",
             "lease": grant.lease,
             "generation": server.transfer.generation,
+            "prompt": grant.prompt,
             "readers": 3,
         },
     }
@@ -231,6 +232,7 @@ async def test_an_engine_that_stops_gives_all_back() -> None:
         ({**PARAMS, "transload": "x"}, {}, "transload` is an object; got str"),
         ({**PARAMS, "transload": {"wire": "kvwire/1", "lease": "l"}}, {}, "got NoneType"),
         ({**PARAMS, "transload": {**PARAMS["transload"], "lease": ""}}, {}, "got 0 characters"),
+        ({**PARAMS, "transload": {**PARAMS["transload"], "prompt": 7}}, {}, "prompt` is text"),
         ({**PARAMS, "transload": {**PARAMS["transload"], "readers": 0}}, {}, "65536; got 0"),
     ],
 )
