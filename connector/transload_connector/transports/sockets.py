@@ -85,7 +85,10 @@ def resolve(address: Address, *, is_numeric: bool) -> list[SocketAddress]:
         OSError: There are none.
     """
     flags = socket.AI_NUMERICHOST if is_numeric else 0
-    found = socket.getaddrinfo(*address, type=socket.SOCK_STREAM, flags=flags)
+    try:
+        found = socket.getaddrinfo(*address, type=socket.SOCK_STREAM, flags=flags)
+    except UnicodeError as error:  # labels that are empty or too long
+        raise OSError(errno.EINVAL, "no host's name") from error
     known: list[SocketAddress] = []
     for family, _, _, _, where in found:
         if family in (socket.AF_INET, socket.AF_INET6):

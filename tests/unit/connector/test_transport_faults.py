@@ -251,6 +251,8 @@ def test_nobody_there_is_unreachable() -> None:
             soon(reader.open(holder.address, "h", "l-h", "r"))
         with pytest.raises(PeerUnreachable, match="open of handoff 'h' at nowhere"):
             soon(reader.open(("nowhere.invalid", 1), "h", "l-h", "r"))
+        with pytest.raises(PeerUnreachable, match="no host's name"):
+            soon(reader.open(("a..b", 1), "h", "l-h", "r"))
 
 
 @pytest.mark.parametrize("accepts", [False, True])
