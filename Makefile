@@ -49,9 +49,8 @@ DEMO_STAMP_reference := $(DEMO_VENV)/.installed
 DEMO_STAMP_vllm := $(STAMP)
 DEMO_reference := $(DEMO_VENV)/bin/transload demo
 DEMO_vllm := $(BIN)/python tools/demo.py
-# The default index's torch brings 4 GB of libraries for GPUs; it is taken where this one is not to
-# be reached.
-TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
+# An index with builds of torch for CPUs: elsewhere it may bring 4 GB of libraries for GPUs.
+TORCH_INDEX ?=
 DEMO_TORCH := torch==2.13.0
 DEMO_PIP := install -qq --disable-pip-version-check --no-compile
 # Compiled here once, or each of the demo's processes would do it, and where Python is told to write
@@ -61,7 +60,7 @@ DEMO_IMPORTS := import torch, transload_engine.server.model_command, transload_r
 .venv-demo/.installed: pyproject.toml
 	@echo "installing torch and the router's packages into .venv-demo (once: 900 MB, about a minute)"
 	$(PYTHON) -m venv .venv-demo
-	-.venv-demo/bin/python -m pip $(DEMO_PIP) --no-deps --retries 2 --index-url $(TORCH_INDEX) $(DEMO_TORCH)
+	$(if $(TORCH_INDEX),.venv-demo/bin/python -m pip $(DEMO_PIP) --no-deps --index-url $(TORCH_INDEX) $(DEMO_TORCH))
 	.venv-demo/bin/python -m pip $(DEMO_PIP) -e '.[demo]'
 	env -u PYTHONDONTWRITEBYTECODE .venv-demo/bin/python -c '$(DEMO_IMPORTS)'
 	@touch $@
