@@ -69,6 +69,11 @@ class Comparison(NamedTuple):
         worst = max((VERDICTS.index(each.verdict) for each in self.findings), default=0)
         return VERDICTS[worst]
 
+    @property
+    def refusal(self) -> Finding:
+        """The first that is `refused`; to be asked for only where the verdict is."""
+        return next(each for each in self.findings if each.verdict == "refused")
+
 
 class Match(NamedTuple):
     """Two groups with layers in common.

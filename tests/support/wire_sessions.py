@@ -101,7 +101,7 @@ class HolderSide:
     def _judge(self, descriptor: bytes) -> Compatible | Incompatible:
         found = compare(self.holder, read(descriptor))
         if found.verdict == "refused":
-            return Incompatible(found.findings[0].path, found.findings[0].reason)
+            return Incompatible(found.refusal.path, found.refusal.reason)
         return Compatible(found.verdict)
 
     def _locate(self, asked: messages.Map, _lease: str) -> messages.Mapped:

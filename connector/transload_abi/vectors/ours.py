@@ -60,8 +60,8 @@ def _encode(fields: Fields) -> Fields:
 
 def _compare(fields: Fields) -> Fields:
     found = compare.compare(_descriptor(fields["src"]), _descriptor(fields["dst"]))
-    is_refused = found.verdict == "refused"
-    return {"verdict": found.verdict, "path": found.findings[0].path if is_refused else ""}
+    path = found.refusal.path if found.verdict == "refused" else ""
+    return {"verdict": found.verdict, "path": path}
 
 
 def _move(fields: Fields) -> Fields:

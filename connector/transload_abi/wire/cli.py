@@ -57,7 +57,7 @@ def _harness(_options: argparse.Namespace) -> int:
 def _compare(holder: Descriptor, reader: Descriptor) -> Compatible | Incompatible:
     found = compare(holder, reader)
     if found.verdict == "refused":
-        return Incompatible(found.findings[0].path, found.findings[0].reason)
+        return Incompatible(found.refusal.path, found.refusal.reason)
     return Compatible(found.verdict)
 
 

@@ -14,10 +14,9 @@ Verdict = Callable[[Descriptor, Descriptor], Compatible | Incompatible]
 def judge(holder: Descriptor, reader: Descriptor) -> Compatible | Incompatible:
     """What `connector/ABI.md`, section 8, says; lossy conversions are allowed."""
     comparison = compare(holder, reader)
-    if comparison.verdict != "refused":
-        return Compatible(comparison.verdict)
-    first = next(each for each in comparison.findings if each.verdict == "refused")
-    return Incompatible(first.path, first.reason)
+    if comparison.verdict == "refused":
+        return Incompatible(comparison.refusal.path, comparison.refusal.reason)
+    return Compatible(comparison.verdict)
 
 
 def judge_lossless(holder: Descriptor, reader: Descriptor) -> Compatible | Incompatible:

@@ -1,6 +1,7 @@
 """Which groups meet, what an operator is told, and what holds for every pair."""
 
 import itertools
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +12,10 @@ from transload_abi.compare import Comparison, Finding, compare, match_groups
 from transload_abi.compare_fields import group_differences, model_differences
 from transload_abi.compare_words import layout_words
 from transload_abi.floats import f32, f64
-from transload_abi.types import Codec, Descriptor, Group, Param, Role, Rope, TokenSlice
+from transload_abi.harness.protocol import Done
+from transload_abi.text import encode_json
+from transload_abi.types import Codec, Descriptor, Group, Kind, Param, Role, Rope, TokenSlice
+from transload_abi.vectors.ours import OURS
 
 
 def with_groups(*groups: Group, like: Descriptor | None = None) -> Descriptor:
@@ -431,9 +435,27 @@ def test_one_group_that_cannot_refuses_the_whole() -> None:
     window = group(id="w", kind="sliding_window", window=8, layers=(2,))
     src = with_groups(group(), window)
     dst = with_groups(group(), replace(window, kind="full"))
-    verdicts = [finding.verdict for finding in compare(src, dst).findings]
-    assert verdicts == ["identical", "refused"]
-    assert compare(src, dst).verdict == "refused"
+    found = compare(src, dst)
+    assert [finding.verdict for finding in found.findings] == ["identical", "refused"]
+    assert found.verdict == "refused"
+    assert found.refusal is found.findings[1]
+
+
+def test_the_harness_tells_the_group_that_cannot_and_not_the_first(tmp_path: Path) -> None:
+    def two(kind: Kind, window: int) -> Descriptor:
+        d = vllm("LBHNC")
+        beside = replace(
+            group(id="w", kind=kind, window=window, layers=(1,)),
+            places=(replace(d.groups[0].places[0], pools=("w",)),),
+        )
+        pools = (d.pools[0], replace(d.pools[0], id="w"))
+        return replace(d, pools=pools, groups=(group(layers=(0,)), beside))
+
+    src, dst = tmp_path / "src.json", tmp_path / "dst.json"
+    src.write_bytes(encode_json(two("sliding_window", 8)))
+    dst.write_bytes(encode_json(two("full", 0)))
+    answer = OURS.ask("compare", {"src": str(src), "dst": str(dst)})
+    assert answer == Done({"verdict": "refused", "path": "groups[1].kind"})
 
 
 def test_nothing_to_bring_is_no_obstacle() -> None:
