@@ -36,7 +36,8 @@ class FailedLoad:
     """A load that brought nothing.
 
     Attributes:
-        path: The descriptor's field that two engines differ in; empty where that is not the reason.
+        path: The descriptor's field that two engines differ in, without the numbers of groups and
+            the names of parameters; empty where that is not the reason.
         message: For an operator; names the other engine.
     """
 

@@ -1,9 +1,12 @@
 """Why a load failed, from what went wrong on the way."""
 
 import re
+from collections.abc import Iterator
 from typing import Final
 
-from transload_abi import AbiError, PlanError
+from msgspec import inspect
+
+from transload_abi import AbiError, Descriptor, PlanError
 from transload_abi.wire.errors import WireError
 from transload_connector.transports.errors import (
     ClientClosed,
@@ -32,6 +35,11 @@ _PATH: Final = re.compile(r"(?:^|: )((?:abi|endian|model|pools|groups)\b[\w.\[\]
 """A descriptor's field in the text of a refusal, which names it before the reason. Strangers write
 a part of that text, so whatever else there is in it is no field."""
 
+_INDEX: Final = re.compile(r"\[\d+\]")
+
+OTHER: Final = "other"
+"""Stands for what looks like a field, and no descriptor has."""
+
 
 def failure_of(error: TransferError | AbiError | WireError) -> FailedLoad:
     """What an error of a session, a plan or a conversion is to the request."""
@@ -45,9 +53,28 @@ def failure_of(error: TransferError | AbiError | WireError) -> FailedLoad:
     return FailedLoad(problem, str(error), path)
 
 
+def _fields(kind: inspect.Type, at: str) -> Iterator[tuple[str, bool]]:
+    """The paths of a type's fields, and whether what is in them has names of its own."""
+    if at:
+        yield at, isinstance(kind, inspect.DictType)
+    if isinstance(kind, inspect.StructType):
+        for each in kind.fields:
+            yield from _fields(each.type, f"{at}.{each.encode_name}" if at else each.encode_name)
+    elif isinstance(kind, inspect.VarTupleType):
+        yield from _fields(kind.item_type, f"{at}[]")
+
+
+_FIELDS: Final = dict(_fields(inspect.type_info(Descriptor), ""))
+"""What a path may be. They are counted by, so there must be no end of strangers' words in them."""
+
+
 def _path(text: str) -> str:
     found = _PATH.search(text)
-    return found[1] if found else ""
+    if found is None:
+        return ""
+    path = _INDEX.sub("[]", found[1])
+    named = (at for at, has_names in _FIELDS.items() if has_names and path.startswith(f"{at}."))
+    return path if path in _FIELDS else next(named, OTHER)
 
 
 def foreign(handoff: Handoff) -> FailedLoad:

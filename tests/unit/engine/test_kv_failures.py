@@ -16,7 +16,13 @@ from transload_connector.transports.errors import (
 )
 from transload_engine.core.handoff import Handoff
 from transload_engine.core.transfers import LoadProblem
-from transload_engine.server.kv_failures import conflict, failure_of, foreign, other_prompt
+from transload_engine.server.kv_failures import (
+    OTHER,
+    conflict,
+    failure_of,
+    foreign,
+    other_prompt,
+)
 
 HANDOFF = Handoff("engine", "cmpl-1", "10.0.0.1", 7000, 3)
 
@@ -46,8 +52,14 @@ def test_each_error_has_its_reason(
     ("error", "path"),
     [
         (PeerRefused("p:1", "open", "model.weights: they differ"), "model.weights"),
-        (PeerRefused("p:1", "open", "p0: groups[0].codec.id: no"), "groups[0].codec.id"),
-        (Refused("k to k: a loss", "groups[1].roles[0]"), "groups[1].roles[0]"),
+        (PeerRefused("p:1", "open", "p0: groups[0].codec.id: no"), "groups[].codec.id"),
+        (PeerRefused("p:1", "open", "groups[31].owner.tokens: no"), "groups[].owner.tokens"),
+        (Refused("k to k: a loss", "groups[1].roles[0]"), "groups[].roles[]"),
+        (Refused("k to k: no", "groups[1].roles[12].shape.D"), "groups[].roles[].shape"),
+        (PeerRefused("p:1", "open", "model.rope.params.theta_9: no"), "model.rope.params"),
+        (PeerRefused("p:1", "open", "model.words_9: no"), OTHER),
+        (PeerRefused("p:1", "open", "model.weights.words_9: no"), OTHER),
+        (PeerRefused("p:1", "open", "groups.9.codec.id: no"), OTHER),
         (PeerRefused("p:1", "open", 'model.rope.params."} 1: differs'), ""),
         (PeerRefused("p:1", "open", f"model.{'x' * 90}: differs"), ""),
         (LeaseGone("p:1", "open", "model.weights: x"), ""),
@@ -55,6 +67,15 @@ def test_each_error_has_its_reason(
 )
 def test_a_refusals_field_is_told_if_it_is_one(error: TransferError | AbiError, path: str) -> None:
     assert failure_of(error).path == path
+
+
+def test_no_error_of_a_transfer_is_without_a_reason() -> None:
+    kinds = [TransferError]
+    for kind in kinds:
+        ours = (each for each in kind.__subclasses__() if each.__module__.startswith("transload_"))
+        kinds += ours
+    problems = {failure_of(kind("p:1", "read", "no")).problem for kind in kinds[1:]}
+    assert {LoadProblem.UNREACHABLE, LoadProblem.ABORTED} < problems
 
 
 def test_a_foreign_handoff_is_told_by_its_engine() -> None:
