@@ -13,6 +13,7 @@
 import time
 from collections.abc import Callable
 from concurrent.futures import CancelledError, Future
+from contextlib import ExitStack
 from typing import NamedTuple
 
 from transload_abi import AbiError
@@ -186,10 +187,12 @@ class SocketTransfer:
 
     def close(self) -> None:
         """See `Transfer`."""
-        self._client.close()
-        self._reads.close()
-        self._shared_reads.close()
-        self._holder.close()
+        with ExitStack() as closing:
+            # Each, whatever becomes of those before it.
+            closing.callback(self._holder.close)
+            closing.callback(self._shared_reads.close)
+            closing.callback(self._reads.close)
+            closing.callback(self._client.close)
         for pool in self._memory.shared.values():
             pool.unlink()
 

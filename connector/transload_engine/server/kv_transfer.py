@@ -85,7 +85,11 @@ class Transfer(Protocol):
         """Nobody here will read these blocks: have them freed, unless others may read them."""
 
     def close(self) -> None:
-        """End all; may block, so not in the loop. All grants have been freed when it returns."""
+        """End all; may block, so not in the loop. All grants have been freed when it returns.
+
+        Raises:
+            RuntimeError: Something does not end, so memory may still be read or written.
+        """
 
 
 Connect = Callable[[str, Callable[[Freed], None]], Transfer]
