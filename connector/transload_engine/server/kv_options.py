@@ -14,8 +14,8 @@ POLICIES: Final = ("recompute", "fail")
 
 
 _TRANSPORT: Final = (
-    "auto: the cache is in /dev/shm, and so is what engines of this host read of each other's; "
-    "shm: nothing is read over TCP; tcp: nothing is in /dev/shm"
+    "auto (default): the cache is in /dev/shm if it fits there, where engines of this host read "
+    "each other's, and all else over TCP; shm: nothing is read over TCP; tcp: nothing is in /dev/shm"
 )
 
 

@@ -48,7 +48,7 @@ class TransferSettings:
     token: bytes | None = None
     lease_s: float = 30.0
     allows_lossy: bool = False
-    transport: KvTransport = KvTransport.TCP
+    transport: KvTransport = KvTransport.AUTO
     reader_deadlines: ReaderDeadlines = field(default_factory=ReaderDeadlines)
     holder_deadlines: HolderDeadlines = field(default_factory=HolderDeadlines)
 

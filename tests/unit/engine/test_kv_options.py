@@ -13,16 +13,16 @@ def settings(*arguments: str) -> TransferSettings:
 
 def test_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(TOKEN_VARIABLE, raising=False)
-    assert settings() == TransferSettings("127.0.0.1", 0, None, 30.0, False, KvTransport.TCP)
+    assert settings() == TransferSettings("127.0.0.1", 0, None, 30.0, False, KvTransport.AUTO)
 
 
 def test_each_option_reaches_its_setting() -> None:
     found = settings(
         *("--side-channel-host", "10.0.0.1", "--side-channel-port", "7000"),
         *("--kv-token", "s3cret", "--kv-lease-duration", "2.5", "--kv-allow-lossy"),
-        *("--kv-transport", "auto"),
+        *("--kv-transport", "tcp"),
     )
-    assert found == TransferSettings("10.0.0.1", 7000, b"s3cret", 2.5, True, KvTransport.AUTO)
+    assert found == TransferSettings("10.0.0.1", 7000, b"s3cret", 2.5, True, KvTransport.TCP)
 
 
 def test_the_token_may_come_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
