@@ -5,7 +5,11 @@ Knows no clock, no queue and no other engine. A runner is called by one thread a
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
+
+GREEDY_BELOW: Final = 1e-5
+"""Temperature (`_SAMPLING_EPS` of vLLM's `v1/sample/sampler.py` @ 0.32.0): those below choose the
+likeliest token."""
 
 
 @dataclass(frozen=True)

@@ -9,15 +9,11 @@ import hashlib
 import random
 from collections import Counter
 from collections.abc import Sequence
-from typing import Final
 
 import torch
 from torch import Tensor
 
-from transload_engine.core.runner import Chosen, Sampling
-
-_GREEDY_BELOW: Final = 1e-5
-"""Temperature (`_SAMPLING_EPS` of vLLM's `v1/sample/sampler.py` @ 0.32.0)."""
+from transload_engine.core.runner import GREEDY_BELOW, Chosen, Sampling
 
 
 class Draws:
@@ -52,7 +48,7 @@ def choose(
         draw: Of `Draws`; decides where the temperature is not 0.
     """
     changed = _changed(logits, sampling, prompt, answer)
-    if sampling.temperature < _GREEDY_BELOW:
+    if sampling.temperature < GREEDY_BELOW:
         token_id = int(changed.argmax())
     else:
         token_id = _drawn(_cut(changed / sampling.temperature, sampling), draw)

@@ -21,7 +21,7 @@ from transload_engine.core.serving import ServingCore
 from transload_engine.core.settings import CoreSettings
 from transload_engine.server.api import Api, SimulatedApi
 from transload_engine.server.faults import Faults
-from transload_engine.server.listen import HttpServer
+from transload_engine.server.listen import MAX_PORT, HttpServer
 from transload_engine.server.metrics import exposition, nixl_series, serving_series
 from transload_engine.server.peers import Peers, SideChannel
 from transload_engine.server.publisher import BUFFER_STEPS, HIGH_WATER, EventPublisher, advertised
@@ -104,8 +104,8 @@ class EngineSpec:
 
 def _check_ports(*ports: int) -> None:
     for port in ports:
-        if not 0 <= port <= 65_535:
-            raise ValueError(f"a port is at most 65535, and 0 is any; got {port}")
+        if not 0 <= port <= MAX_PORT:
+            raise ValueError(f"a port is at most {MAX_PORT}, and 0 is any; got {port}")
 
 
 @dataclass(frozen=True)

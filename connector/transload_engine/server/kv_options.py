@@ -6,6 +6,7 @@ from typing import Final
 
 from transload_engine.core.settings import CoreSettings
 from transload_engine.server.kv_transfer import KvTransport, TransferSettings
+from transload_engine.server.listen import MAX_PORT
 
 TOKEN_VARIABLE: Final = "TRANSLOAD_KV_TOKEN"
 """Holds the token where the command line does not; unlike that, others cannot list it."""
@@ -15,7 +16,8 @@ POLICIES: Final = ("recompute", "fail")
 
 _TRANSPORT: Final = (
     "auto (default): the cache is in /dev/shm if it fits there, where engines of this host read "
-    "each other's, and all else over TCP; shm: nothing is read over TCP; tcp: nothing is in /dev/shm"
+    "each other's, and all else over TCP; shm: nothing is read over TCP; tcp: nothing is in "
+    "/dev/shm"
 )
 
 
@@ -39,8 +41,8 @@ def transfer_settings(given: argparse.Namespace) -> TransferSettings:
         ValueError: A port is none, or a lease no time.
     """
     port, lease_s = given.side_channel_port, given.kv_lease_duration
-    if not 0 <= port <= 65_535:
-        raise ValueError(f"--side-channel-port: at most 65535, and 0 is any; got {port}")
+    if not 0 <= port <= MAX_PORT:
+        raise ValueError(f"--side-channel-port: at most {MAX_PORT}, and 0 is any; got {port}")
     if not lease_s > 0:
         raise ValueError(f"--kv-lease-duration: more than 0 seconds; got {lease_s}")
     token = given.kv_token or os.environ.get(TOKEN_VARIABLE)

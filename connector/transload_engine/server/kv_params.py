@@ -8,12 +8,11 @@ from typing import Any, Final
 
 from transload_abi.wire.limits import MAX_NAME_CHARS, MAX_READERS
 from transload_engine.core.handoff import NEEDED, OWN_KEY, WIRE
+from transload_engine.server.listen import MAX_PORT
 from transload_engine.server.wants import Refusal, Want
 
 READERS_KEY: Final = "transload_readers"
 """With `do_remote_decode`: how many engines will read the blocks; one where it is absent."""
-
-MAX_PORT: Final = 65_535
 
 
 def check_params(want: Want) -> None:

@@ -2,11 +2,14 @@
 
 import asyncio
 import weakref
-from typing import Any
+from typing import Any, Final
 
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
+
+MAX_PORT: Final = 65_535
+"""Of TCP, whose headers give a port 16 bits. Who listens at 0 is given any that is free."""
 
 
 class _Connection(HttpToolsProtocol):

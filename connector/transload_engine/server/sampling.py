@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from transload_engine.core.runner import Sampling
+from transload_engine.core.runner import GREEDY_BELOW, Sampling
 from transload_engine.server.wants import Body, Refusal
 
 MAX_LOGPROBS: Final = 20
@@ -23,8 +23,6 @@ MAX_BIAS: Final = 100.0
 """Biases beyond are cut, as in vLLM."""
 MIN_SEED: Final = -(1 << 63)
 MAX_SEED: Final = (1 << 63) - 1
-GREEDY_BELOW: Final = 1e-5
-"""vLLM's `_SAMPLING_EPS`: temperatures below choose the likeliest token."""
 LEAST_TEMPERATURE: Final = 1e-2
 """vLLM's `_MAX_TEMP`: what is chosen by chance is not chosen at a lower temperature."""
 
