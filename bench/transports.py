@@ -22,6 +22,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
+from typing import Final
 
 import msgspec
 
@@ -42,7 +43,9 @@ PAGE_BYTES = (64 << 10, 256 << 10, 1 << 20, 2 << 20)
 NUM_STREAMS = (1, 2, 4)
 RUN_BYTES = (256, 1024, 2048, 4096, 8192, 16384)
 RUNS_PAYLOAD_BYTES = 32 << 20
-LONGEST_WAIT_S = 120.0
+LONGEST_WAIT_S: Final = 120.0
+"""For a transfer, or a process's end: far more than either takes, so who waits longer has hung."""
+
 PLAIN = -1
 
 

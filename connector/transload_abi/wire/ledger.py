@@ -17,7 +17,7 @@ before an earlier one counts as the earlier.
 import heapq
 from collections import OrderedDict
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
 
@@ -27,8 +27,10 @@ from transload_abi.wire.messages import Gone, Table
 
 End = Literal["ended", "expired", "forgone"]
 _GONE: dict[End, Gone] = {"ended": "ended", "expired": "expired", "forgone": "ended"}
-# Stale entries of the heap that are not worth a sweep.
-_MIN_SWEPT = 64
+
+_MIN_SWEPT: Final = 64
+"""Stale entries of the heap that are not worth a sweep. Beyond, the heap is swept when they outnumber
+the others, so sweeps cost each entry a constant on the average."""
 
 
 class Held(msgspec.Struct, frozen=True):

@@ -1,8 +1,9 @@
 """Which bytes of a read have come: ranges that never overlap, few at a time."""
 
 from bisect import bisect_left
+from typing import Final
 
-MAX_SPANS = 64
+MAX_SPANS: Final = 64
 """Apart from each other in one read (`WIRE.md`, section 9). A holder that sends in order needs one,
 and one whose copies end in any order as many as it has under way."""
 

@@ -23,6 +23,9 @@ from transload_connector.transports.data_frames import DataFrames
 from transload_connector.transports.outbox import Outbox
 
 DESCRIPTOR_PART_BYTES: Final = 1 << 16
+"""Taken at once of a descriptor, which has one answer however long it is; 64 KiB is what a reader
+takes of messages as well."""
+
 REQUEST_PART_BYTES: Final = 4096
 """Taken at once of messages; what they are answered is then some 4 MB at most, if all of them open
 handoffs with the longest lists."""

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from transload_abi.compare import Match, match_groups
 from transload_abi.errors import DescriptorError, Refused
-from transload_abi.limits import MAX_BLOCKS
+from transload_abi.limits import MAX_BLOCKS, MAX_INTEGER
 from transload_abi.plan import Pair, Template
 from transload_abi.plan.narrow import Take, narrowed
 from transload_abi.types import Descriptor, Group
@@ -36,7 +36,8 @@ calls than it costs to copy them."""
 MAX_PADS: Final = 8
 """Pads are received with a page only where they are at most one part in so many of its elements."""
 
-_MAX_POOL_BYTES: Final = (1 << 50) - 1
+_MAX_POOL_BYTES: Final = MAX_INTEGER // 8
+"""What a descriptor's pool may have (`connector/ABI.md`): the address of a bit is a number."""
 
 
 class Sink(NamedTuple):

@@ -14,6 +14,7 @@ from transload_engine.demo.stage import MODEL
 
 MAX_TOKENS: Final = 48
 TIMEOUT_S: Final = 120.0
+"""Between two pieces of an answer: the whole demo took 8-30 s on 2 shared cores at load 5-11."""
 
 Message = dict[str, str]
 Counts = dict[str, float]

@@ -17,7 +17,10 @@ END_S: Final = 10.0
 """From SIGTERM to SIGKILL; engines and routers took under 1 s to end (2 shared cores, 2026-11)."""
 
 MAX_LINES: Final = 200
+"""Kept of what a process says, whether anybody looks for something in it or not."""
+
 SHOWN_LINES: Final = 12
+"""Of those when it fails: half of a terminal of 24 lines, with the end of a traceback."""
 
 
 class ProcessFailed(RuntimeError):

@@ -11,6 +11,7 @@ everything in the core, leases included, is in simulated seconds.
 import asyncio
 import time
 from collections.abc import Sequence
+from typing import Final
 
 from transload_engine.core.engine_core import EngineCore
 from transload_engine.core.events import EventForm
@@ -21,11 +22,11 @@ from transload_engine.server.peers import Peers, Verb
 from transload_engine.server.publisher import EventPublisher
 from transload_engine.server.rank import Rank
 
-CATCH_UP_S = 0.005
+CATCH_UP_S: Final = 0.005
 """A step that begins later than planned is made up for if it is no later than this: timers have
 steps of a millisecond. A process that was starved for longer does not hurry after it."""
 
-RENEWALS_PER_LEASE = 6
+RENEWALS_PER_LEASE: Final = 6
 """As in vLLM's connector: `kv_lease_duration // 6`."""
 
 
