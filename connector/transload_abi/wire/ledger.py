@@ -29,8 +29,8 @@ End = Literal["ended", "expired", "forgone"]
 _GONE: dict[End, Gone] = {"ended": "ended", "expired": "expired", "forgone": "ended"}
 
 _MIN_SWEPT: Final = 64
-"""Stale entries of the heap that are not worth a sweep. Beyond, the heap is swept when they outnumber
-the others, so sweeps cost each entry a constant on the average."""
+"""Stale entries of the heap that are not worth a sweep. Beyond, it is swept when they outnumber the
+others, so sweeps cost each entry a constant on the average."""
 
 
 class Held(msgspec.Struct, frozen=True):
