@@ -81,7 +81,7 @@ class World:
         def is_behind() -> bool:
             positions = self.tables.stream_positions()
             for name, engine in self.engines.items():
-                for rank in engine.ranks if engine.is_running else ():
+                for rank in engine.ranks:
                     assert rank.publisher is not None
                     place = positions.get((name, rank.number))
                     if (place.seq if place else -1) < rank.publisher._number - 1:

@@ -413,7 +413,7 @@ class Network:
         for session in self.reception.sessions.values():
             holding = session._core
             assert max(len(holding.opens), len(holding.closed)) <= limits.MAX_OPEN
-            assert session.num_reads <= limits.MAX_READS
+            assert len(holding.reads) <= limits.MAX_READS
             assert len(holding.seen_streams) <= limits.MAX_STREAMS
 
     def finish(self) -> None:

@@ -89,16 +89,6 @@ class HolderSession:
         """Of a data frame; 0 before the reader has said hello."""
         return self._core.max_data_bytes
 
-    @property
-    def num_open(self) -> int:
-        """Handoffs that the reader has open."""
-        return len(self._core.opens)
-
-    @property
-    def num_reads(self) -> int:
-        """Reads that have not ended."""
-        return len(self._core.reads)
-
     def take(self, frame: frames.Frame, now: float) -> list[HolderEvent]:
         """A frame of the control stream."""
         self._at(now)

@@ -90,12 +90,6 @@ class ReaderSession:
         """What the session waits for."""
         return self._core.state
 
-    @property
-    def num_pending(self) -> int:
-        """Requests, reads and streams without an outcome."""
-        core = self._core
-        return len(core.pending) + len(core.reads) + len(core.attaching)
-
     # What the owner asks for.
 
     def begin(self, now: float) -> None:

@@ -121,7 +121,7 @@ class ReaderClient:
             asked.retry = None
             self._ask(key, asked)
 
-        asked = AskedOpen(message, None)
+        asked = AskedOpen(message)
 
         def begin() -> None:
             is_reused = key in self._links

@@ -41,7 +41,6 @@ class Asked(Generic[Answer]):
         what: str,
         start: Start,
         handoff: "OpenHandoff | None" = None,
-        retry: Callable[[], None] | None = None,
         *,
         renews: bool = False,
     ) -> None:
@@ -49,7 +48,7 @@ class Asked(Generic[Answer]):
         self.start = start
         self.future: Future[Answer] = Future()
         self.handoff = handoff
-        self.retry = retry
+        self.retry: Callable[[], None] | None = None
         self.renews = renews
 
     def answer(self, answer: Answer) -> bool:
@@ -68,11 +67,10 @@ class Asked(Generic[Answer]):
 class AskedOpen(Asked["OpenHandoff"]):
     """A request to open a handoff; `message` has its names."""
 
-    def __init__(self, message: messages.Open, retry: Callable[[], None] | None) -> None:
+    def __init__(self, message: messages.Open) -> None:
         super().__init__(
             f"open of handoff {message.handoff!r}",
             lambda session, now: session.open(message.handoff, message.lease, message.reader, now),
-            retry=retry,
         )
         self.message = message
 

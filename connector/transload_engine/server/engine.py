@@ -193,11 +193,6 @@ class Engine(abc.ABC, Generic[AnyRank]):
         """Of each rank."""
         return [rank.core for rank in self.ranks]
 
-    @property
-    def is_running(self) -> bool:
-        """Whether it can be reached."""
-        return self._server.is_listening
-
     def _publisher(self, number: int) -> EventPublisher | None:
         ports = self.spec.ports
         if ports is None:

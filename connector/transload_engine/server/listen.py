@@ -48,11 +48,6 @@ class HttpServer:
         self._server: asyncio.Server | None = None
         self._connections: weakref.WeakSet[_Connection] = weakref.WeakSet()
 
-    @property
-    def is_listening(self) -> bool:
-        """Whether connections are accepted."""
-        return self._server is not None
-
     async def start(self, host: str, port: int) -> int:
         """Listen; returns the port, which 0 leaves to the system."""
         loop = asyncio.get_running_loop()

@@ -122,18 +122,8 @@ def test_a_request_that_cannot_be_sent_leaves_nothing_behind() -> None:
     session = led(*READY).session
     with pytest.raises(Unsendable, match=r"open\.?"):
         session.open("h" * 999, "l", "r", 1.0)
-    assert session.num_pending == 0
+    assert session._core.pending == {}
     assert session.open("h1", "l", "r", 1.0) == 1
-
-
-def test_what_is_under_way_is_counted() -> None:
-    session = led(*OPENED).session
-    session.confirm("h1", 1.0)
-    session.read(READ, 6, 1.0)
-    session.attach(1, 1.0)
-    assert session.num_pending == 3
-    session.end("", 1.0)
-    assert session.num_pending == 0
 
 
 def test_a_stream_says_where_its_next_bytes_belong() -> None:
