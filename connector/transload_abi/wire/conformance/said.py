@@ -133,19 +133,16 @@ class DataSaid:
             self._seen[read].add(offset, end)
 
 
-def words_of(said: list[Said], *, may_bye: bool = False) -> list[Fields]:
+def words_of(said: list[Said]) -> list[Fields]:
     """Messages and descriptors to be compared: answers to requests in the order of their ids.
 
     Args:
         said: Without data frames.
-        may_bye: Whether a `bye` at the end counts for nothing.
     """
     words: list[Fields] = []
     for each in said:
         what = each.message if each.message is not None else {"descriptor": each.descriptor}
         words.append({"stream": each.stream, **what})
-    if may_bye and words and words[-1].get(codec.TYPE) == "bye":
-        words.pop()
     return sorted(words, key=lambda each: each.get("id", 0))
 
 

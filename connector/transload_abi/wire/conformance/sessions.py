@@ -130,8 +130,7 @@ def _said_differences(
             yield from (f"{what}: {sentence}" for sentence in data.take(each))
         found = [each for each in heard if not each.is_data]
         due = [Said.of_step(step) for step in scene.due if "data" not in step]
-        may_bye = scene is scenes[-1] and not any(_says(step, "bye") for step in scene.due)
-        yield from unequal(what, words_of(found, may_bye=may_bye), words_of(due))
+        yield from unequal(what, words_of(found), words_of(due))
 
 
 def _brief(value: object) -> str:
