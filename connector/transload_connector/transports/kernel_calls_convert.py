@@ -17,6 +17,8 @@ from transload_abi.plan.types import Sequence as Pieces
 from transload_connector.transports.kernel_calls import Pools, copy
 from transload_connector.transports.kernel_calls_route import (
     Route,
+    are_nested,
+    cuts_of,
     format_of,
     group_elements,
     numbers_of,
@@ -176,16 +178,13 @@ def convert_calls(family: Family, sequences: Sequence[Pieces]) -> Iterator[Conve
     Args:
         family: One whose route is `kernel`.
         sequences: Pieces to convert.
+
+    Raises:
+        ValueError: The route is another, and no loops walk an axis on both sides.
     """
     conversion = family.first
     src, dst = conversion.src[0], conversion.dst[0]
-    operands = (*conversion.src, *conversion.dst)
-    digits = [
-        digit
-        for axis, extent in src.shape.items()
-        if axis != "D"
-        for digit in _digits(axis, extent, operands)
-    ]
+    digits = [digit for axis in src.shape if axis != "D" for digit in _digits(axis, conversion)]
     loops = tuple((each.extent, _stride(src, each), _stride(dst, each)) for each in digits)
     for src_starts, dst_starts, deltas in _starts(conversion, sequences):
         src_place, dst_place = (
@@ -214,15 +213,16 @@ class _Digit(NamedTuple):
     extent: int
 
 
-def _digits(axis: str, extent: int, operands: tuple[Operand, ...]) -> list[_Digit]:
-    """An axis cut wherever an operand cuts it, slowest digit first."""
-    cuts = {1, extent}
-    for operand in operands:
-        for name, div, count, _ in operand.terms:
-            if name == axis:
-                cuts |= {div, div * count}
-    ordered = sorted(cut for cut in cuts if cut <= extent)
-    return [_Digit(axis, low, high // low) for low, high in pairwise(ordered)][::-1]
+def _digits(axis: str, conversion: Conversion) -> list[_Digit]:
+    """An axis cut wherever an operand cuts it, slowest digit first.
+
+    Raises:
+        ValueError: No digits are cut so; `route` lets no such conversion come here.
+    """
+    cuts = cuts_of(axis, conversion)
+    if not are_nested(cuts):
+        raise ValueError(f"{conversion.role}: {axis} is cut at {cuts}, which do not nest")
+    return [_Digit(axis, low, high // low) for low, high in pairwise(cuts)][::-1]
 
 
 def _stride(operand: Operand, digit: _Digit) -> int:

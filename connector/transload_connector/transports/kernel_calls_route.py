@@ -1,11 +1,13 @@
 """Which way the conversion of one role goes: by a kernel in place, by one in scratch, or by torch.
 
-`convert_rows` takes rows of elements that lie together and finds scales in the buffer of their
-elements. What lies otherwise is gathered into scratch first and scattered from there. What no
-kernel knows the numbers of is converted by `kernel_calls_numbers`, in scratch as well.
+`convert_rows` takes rows of elements that lie together, in loops of one stride on each side, and
+finds scales in the buffer of their elements, those of a row at even distances. What lies otherwise
+is gathered into scratch first and scattered from there. What no kernel knows the numbers of is
+converted by `kernel_calls_numbers`, in scratch as well.
 """
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Final, Literal, NamedTuple, cast
 
 from transload_abi.dtypes import DTYPES
@@ -46,7 +48,29 @@ def route(conversion: Conversion) -> Route:
             return Route("kernel in scratch", f"the {name}'s scales lie in another pool")
         if not is_flat(side[0]):
             return Route("kernel in scratch", f"the {name}'s elements do not lie in rows")
+        if len(side) > 1 and not _is_even(side[1]):
+            why = f"the {name}'s scales of a row do not lie at even distances"
+            return Route("kernel in scratch", why)
+    for axis in conversion.src[0].shape:
+        if axis != "D" and not are_nested(cuts_of(axis, conversion)):
+            return Route("kernel in scratch", f"no loops walk {axis} on both sides")
     return Route("kernel")
+
+
+def cuts_of(axis: str, conversion: Conversion) -> list[int]:
+    """Where an axis of rows is cut by any operand: 1 first, its extent last."""
+    extent = conversion.src[0].shape[axis]
+    cuts = {1, extent}
+    for operand in (*conversion.src, *conversion.dst):
+        for name, div, count, _ in operand.terms:
+            if name == axis:
+                cuts |= {div, div * count}
+    return sorted(cut for cut in cuts if cut <= extent)
+
+
+def are_nested(cuts: Sequence[int]) -> bool:
+    """Whether each cut divides the next: loops between them visit each index once."""
+    return all(high % low == 0 for low, high in pairwise(cuts))
 
 
 def numbers_of(conversion: Conversion, side: Literal["src", "dst"]) -> Numbers:
@@ -83,6 +107,12 @@ def is_flat(operand: Operand) -> bool:
     is_row = len(rows) == 1 and rows[0][3] == bits
     is_whole = not operand.bit and operand.shape["D"] * bits % 8 == 0
     return (is_row or operand.shape["D"] == 1) and is_whole and not any(one % 8 for one in others)
+
+
+def _is_even(scales: Operand) -> bool:
+    """Whether the scales of a row lie at one distance from each other."""
+    groups = sorted(term[1:] for term in scales.terms if term[0] == "G" and term[2] > 1)
+    return all(stride == div * groups[0][2] for div, _, stride in groups)
 
 
 def _unknown(of: Numbers) -> str:
