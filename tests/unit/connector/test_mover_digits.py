@@ -21,7 +21,7 @@ TOKENS = 12
 SIZE = 64
 """Elements of a row."""
 GROUPS = 4
-EVEN_SCALES = {"e4m3": (0x30, 0x40), "ue8m0": (120, 134)}
+MODERATE = {"e4m3": (0x30, 0x40), "ue8m0": (120, 134)}
 """Codes of moderate numbers, first and end."""
 APART = Route("kernel in scratch", "no loops walk N on both sides")
 UNEVEN = Route("kernel in scratch", "the source's scales of a row do not lie at even distances")
@@ -66,8 +66,8 @@ def _memory(d: Descriptor, seed: int) -> oracle.Memory:
     (group,) = d.groups
     for role in group.roles:
         count = TOKENS * role.shape.get("D", GROUPS) * d.pools[0].num_blocks
-        if role.dtype in EVEN_SCALES:
-            made = chance.integers(*EVEN_SCALES[role.dtype], count).astype(np.uint8)
+        if role.dtype in MODERATE:
+            made = chance.integers(*MODERATE[role.dtype], count).astype(np.uint8)
         else:
             made = chance.integers(1, 100, count).astype(np.float32).view(np.uint8)
             if role.dtype == "bf16":
