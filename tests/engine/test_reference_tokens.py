@@ -6,8 +6,7 @@ Prompts are chosen such that no token of an answer is near a tie, so no differen
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,8 +30,9 @@ from engine.reference_world import (
     events_since,
     serve_here,
 )
-from engine.world import AT_ONCE_S, REQUEST_S, token_ids
-from real_engine.launch import POLL_S, Engine, Engines, EngineSpec, Role
+from engine.world import REQUEST_S, token_ids
+from real_engine.launch import Engine, Engines, EngineSpec, Role
+from support.transport_world import until
 from transload_engine.model.placements import LAYOUTS
 from transload_router.core.kv_events.events import Stored
 
@@ -261,20 +261,22 @@ def test_conversations_publish_the_same(
     source = httpx.get(f"{theirs.url}/kv_event_sources", timeout=REQUEST_S).json()["0"]
     first_block = talks[ours.url][0].prompt[:BLOCK_TOKENS]
     num_blocks = len(_prefixes(talks[ours.url]))
-    deadline = time.monotonic() + AT_ONCE_S
-    while True:
-        real = events_since(source["replay_endpoint"], first_block)
-        told = events_since(ours.replay_endpoint, first_block)
-        events = [event for step in told for event in step]
-        stored = [event for event in events if isinstance(event, Stored)]
-        names = {name for event in stored for name in event.block_hashes}
-        is_all = told == real and len(names) == num_blocks
-        if is_all or time.monotonic() > deadline:
-            break
-        time.sleep(POLL_S)
+    endpoints = source["replay_endpoint"], ours.replay_endpoint
+
+    def has_all(endpoint: str) -> bool:
+        return len(_names(events_since(endpoint, first_block))) >= num_blocks
+
+    until(lambda: all(has_all(each) for each in endpoints), "every block is published")
+    real, told = (events_since(each, first_block) for each in endpoints)
     assert told == real
-    assert stored == events
-    assert len(names) == num_blocks
+    assert all(isinstance(event, Stored) for step in told for event in step)
+    assert len(_names(told)) == num_blocks
+
+
+def _names(steps: Iterable[Iterable[object]]) -> set[object]:
+    """Of all blocks that are stored."""
+    events = (event for step in steps for event in step)
+    return {name for each in events if isinstance(each, Stored) for name in each.block_hashes}
 
 
 def _prefixes(turns: list[Turn]) -> set[tuple[int, ...]]:
