@@ -9,32 +9,15 @@ from typing import Final, Literal
 
 import msgspec
 
+from transload_abi.wire.message_parts import Code as Code
+from transload_abi.wire.message_parts import Form as Form
+from transload_abi.wire.message_parts import Gone as Gone
+from transload_abi.wire.message_parts import PoolFile as PoolFile
+from transload_abi.wire.message_parts import Range as Range
+from transload_abi.wire.message_parts import Table as Table
+
 SHM: Final = "shm"
 """The feature of a holder whose pools are in shared memory."""
-
-Range = tuple[int, int]
-"""First and count."""
-
-Form = Literal["block", "page", "elements"]
-"""What is sent of each block asked for: all its bytes (`Pool.block_bytes`), its pages with their
-pads (`Place.page_bytes`), or the bytes that hold elements."""
-
-Gone = Literal["expired", "ended", "unknown", "other_lease"]
-"""Why a lease is not held: its time is over; all its readers have ended it, or this one has; the
-handoff was never here; it is held under another lease."""
-
-Code = Literal[
-    "bad_frame",
-    "bad_message",
-    "bad_descriptor",
-    "bad_version",
-    "bad_proof",
-    "bad_read",
-    "out_of_turn",
-    "too_many",
-    "busy",
-    "internal",
-]
 
 
 class Message(
@@ -254,20 +237,6 @@ class Attached(Message, frozen=True):
     stream: int
 
 
-class Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One block table of a handoff.
-
-    Attributes:
-        table: Its number in the holder's descriptor.
-        num_blocks: Length of its list, aligned at its tail as `connector/ABI.md` section 9 says.
-        null: Ranges of the list that hold nothing.
-    """
-
-    table: int
-    num_blocks: int
-    null: tuple[Range, ...] = ()
-
-
 class Lease(Message, frozen=True):
     """The answer to `Open`.
 
@@ -304,20 +273,6 @@ class Cancelled(Message, frozen=True):
     """A read has ended by `Cancel`; nothing of it follows on any stream but what is under way."""
 
     id: int
-
-
-class PoolFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A pool that others on the holder's host can map.
-
-    Attributes:
-        pool: Its id in the holder's descriptor.
-        name: Of its file.
-        num_bytes: Of the file, and of the pool.
-    """
-
-    pool: str
-    name: str
-    num_bytes: int
 
 
 class Mapped(Message, frozen=True):
