@@ -67,7 +67,8 @@ class ModelCore(ServingCore):
 
         The chunks and what they refer to stay as they are until `end`. `take_loads` has more to do.
         """
-        self._batch = self._scheduler.schedule(now)
+        # In a step that only puts requests back nobody is admitted, though there may be room now.
+        self._batch = self._scheduler.schedule(now) or self._scheduler.schedule(now)
         return [self._chunk(scheduled) for scheduled in self._batch]
 
     def take_loads(self) -> list[Load]:

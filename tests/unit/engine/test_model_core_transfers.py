@@ -271,3 +271,17 @@ def test_a_request_waits_for_room_before_it_loads() -> None:
         driver.step()
     assert driver.core.begin(0.0) == []
     assert len(driver.core.take_loads()) == 1
+
+
+def test_who_has_loaded_is_computed_when_who_ran_found_no_block() -> None:
+    """A step that only puts a request back is not the last before somebody asks for something."""
+    driver = Driver()
+    loaded, running = prompt(16), [token + 100 for token in prompt(24)]
+    load = driver.begin_load("loaded", loaded)
+    driver.ask("running", running, 3)
+    driver.step()
+    driver.end_load(load, loaded)
+    assert driver.core.usage == 1.0
+    driver.run()
+    assert driver.tokens("loaded") == answer(loaded, 1)
+    assert driver.tokens("running") == answer(running, 3)
