@@ -279,7 +279,7 @@ class ReaderClient:
 
     def turn(self) -> None:
         """Send what was asked."""
-        for link in self._links.values():
+        for link in list(self._links.values()):
             link.flush()
 
     def tick(self, now: float) -> None:
