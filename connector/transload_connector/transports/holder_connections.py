@@ -46,6 +46,24 @@ MAX_ACCEPTED: Final = 64
 MAX_VERDICTS: Final = 64
 """Remembered, so that readers which come again are not compared again: it takes milliseconds."""
 
+_NO_ROOM: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+"""This host cannot take another connection for now."""
+
+_ENDED_UNACCEPTED: Final = (
+    errno.ECONNABORTED,
+    errno.ENETDOWN,
+    errno.EPROTO,
+    errno.ENOPROTOOPT,
+    errno.EHOSTDOWN,
+    errno.ENONET,
+    errno.EHOSTUNREACH,
+    errno.EOPNOTSUPP,
+    errno.ENETUNREACH,
+    errno.EPERM,
+)
+"""The next connection is lost, or a firewall forbids it: accept(2) of Linux says so of the
+listener, which is as good as before."""
+
 _NEVER: Final = float("inf")
 
 
@@ -120,10 +138,12 @@ class HolderConnections:
         for _ in range(MAX_ACCEPTED):
             try:
                 sock, where = self._listener.accept()
-            except (BlockingIOError, ConnectionAbortedError):
+            except BlockingIOError:
                 return
             except OSError as error:
-                if error.errno not in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
+                if error.errno in _ENDED_UNACCEPTED:
+                    continue
+                if error.errno not in _NO_ROOM:
                     raise
                 self.thread.watch(self._listener, 0, self)
                 self._accept_at = self.now() + RECHECK_S
@@ -261,8 +281,9 @@ class HolderConnections:
     def _end(self, session: HolderSession, event: SessionEnded) -> None:
         self.ends[event.why] += 1
         streams = self._streams.get(session.name, {})
-        for number in sorted(streams, reverse=True):
-            streams[number].finish()
+        # A copy: what one owes the others may find them lost, and they are forgotten then.
+        for _, connection in sorted(streams.items(), reverse=True):
+            connection.finish()
 
     def _free(self, now: float) -> None:
         with self.lists_lock:
