@@ -5,7 +5,7 @@ Every wait of a conversation is among these. Sizes that both sides must agree on
 
 import msgspec
 
-from transload_abi.wire.limits import OPENING_S, SILENCE_S
+from transload_abi.wire.limits import MAX_TERM_MS, OPENING_S, SILENCE_S
 
 
 class Terms(msgspec.Struct, frozen=True):
@@ -13,7 +13,7 @@ class Terms(msgspec.Struct, frozen=True):
 
     Attributes:
         term_s: Of a lease, from its grant and from each renewal. 30 s is what NIXL's users know as
-            `kv_lease_duration`.
+            `kv_lease_duration`. At most what a message can say, `limits.MAX_TERM_MS`.
         max_hold_s: From the grant, whatever is renewed: what a reader that never ends costs. Ten
             minutes outlast any queue that a client waits in.
         max_remembered: Leases that have ended and are still told apart from unknown ones. At
@@ -23,6 +23,11 @@ class Terms(msgspec.Struct, frozen=True):
     term_s: float = 30.0
     max_hold_s: float = 600.0
     max_remembered: int = 1 << 16
+
+    def __post_init__(self) -> None:
+        most = MAX_TERM_MS / 1000
+        if not 0 <= self.term_s <= most:
+            raise ValueError(f"term_s: expected 0 to {most} seconds, got {self.term_s}")
 
 
 class HolderDeadlines(msgspec.Struct, frozen=True):

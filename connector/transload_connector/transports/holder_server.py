@@ -11,7 +11,7 @@ from typing import Self
 import msgspec
 
 from transload_abi import Descriptor, encode_msgpack, read
-from transload_abi.wire import auth, messages
+from transload_abi.wire import auth, codec, messages
 from transload_abi.wire.deadlines import HolderDeadlines, Terms
 from transload_abi.wire.frames import Buffer
 from transload_abi.wire.holder_state import HolderSettings
@@ -148,11 +148,15 @@ class HolderServer:
             num_encoder_tokens: Of a request with an encoder.
 
         Raises:
-            ValueError: The caller's fault, as of `Ledger.grant` and `BlockLists.tables_of`.
+            ValueError: The caller's fault, as of `Ledger.grant` and `BlockLists.tables_of`; or a
+                field that no message can say to readers, which is named.
             RuntimeError: The server is closed.
         """
         server = self._connections
         tables = server.lists.tables_of(blocks_by_table)
+        # Whatever cannot be said raises here, and not in the thread when a reader asks.
+        codec.encode(messages.Forgo(1, handoff, lease))
+        codec.encode(messages.Lease(1, num_tokens, tables, readers, readers, 0, num_encoder_tokens))
         with server.lists_lock:
             if self._thread.is_closing:
                 raise RuntimeError("the holder is closed")

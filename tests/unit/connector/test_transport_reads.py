@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+from typing import Any
 
 import pytest
 
@@ -187,3 +188,33 @@ def test_hosts_have_numbers_of_either_kind_and_names(host: str) -> None:
         holder.grant("h", [1])
         address = (host, holder.address[1])
         assert soon(reader.open(address, "h", "l-h", "r")).num_tokens == 4
+
+
+@pytest.mark.parametrize(
+    ("fields", "problem"),
+    [
+        ({"num_tokens": 0}, r"lease\.num_tokens: expected 1 to"),
+        ({"num_tokens": 1 << 53}, r"lease\.num_tokens: "),
+        ({"num_encoder_tokens": -1}, r"lease\.num_encoder_tokens: "),
+        ({"blocks_by_table": {0: [0, 1] * 4097}}, r"lease\.tables: .* 4096 null ranges"),
+        ({"handoff": ""}, r"forgo\.handoff: expected 1 to 256 characters, got 0"),
+        ({"handoff": "h" * 257}, r"forgo\.handoff: expected 1 to 256 characters, got 257"),
+        ({"handoff": "\ud800"}, r"forgo\.handoff: .*half a character"),
+        ({"lease": ""}, r"forgo\.lease: expected 1 to 256 characters, got 0"),
+        ({"lease": "l" * 257}, r"forgo\.lease: expected 1 to 256 characters, got 257"),
+        ({"lease": "\udfff"}, r"forgo\.lease: .*half a character"),
+    ],
+)
+def test_what_no_reader_could_be_told_is_not_granted(fields: dict[str, Any], problem: str) -> None:
+    grant = {"handoff": "h", "lease": "l", "blocks_by_table": {0: [1]}, "num_tokens": 4, **fields}
+    holder = Holder()
+    with holder.server:
+        with pytest.raises(ValueError, match=problem):
+            holder.server.grant(**grant)
+        assert holder.server.stats().num_held == 0
+
+
+@pytest.mark.parametrize("term_s", [-1.0, 1e9, float("inf"), float("nan")])
+def test_a_term_that_no_message_can_say_is_refused(term_s: float) -> None:
+    with pytest.raises(ValueError, match=r"term_s: expected 0 to 4294967\.295 seconds, got "):
+        Terms(term_s=term_s)
