@@ -102,13 +102,11 @@ def create_pool(engine: str, generation: str, pool: str, num_bytes: int) -> Shar
         NoSharedMemory: There is not so much free, or this start of the engine has made it already.
     """
     name = f"{_beginning(engine)}{_digest(generation)}-{_digest(pool)}"
-    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     try:
-        descriptor = os.open(FOLDER / name, flags, 0o600)
+        descriptor = _locked(name)
     except FileExistsError:
         raise NoSharedMemory(name, f"pool {pool!r} of this generation is there already") from None
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         os.posix_fallocate(descriptor, 0, num_bytes)
         return SharedPool(name, descriptor, num_bytes)
     except OSError as error:
@@ -117,6 +115,21 @@ def create_pool(engine: str, generation: str, pool: str, num_bytes: int) -> Shar
         if error.errno not in (errno.ENOSPC, errno.ENOMEM):
             raise
         raise NoSharedMemory(name, _lack(num_bytes, pool)) from None
+
+
+def _locked(name: str) -> int:
+    """Make a file that has a lock on it.
+
+    Before the lock it looks like a dead engine's: whoever starts under the same name meanwhile
+    removes it, and it is made again.
+    """
+    while True:
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        descriptor = os.open(FOLDER / name, flags, 0o600)
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        if os.fstat(descriptor).st_nlink:
+            return descriptor
+        os.close(descriptor)
 
 
 def map_pool(name: str, num_bytes: int) -> memoryview:

@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import fcntl
 import hashlib
 import multiprocessing
 import os
@@ -122,6 +123,23 @@ def test_what_a_killed_engine_has_left_is_removed_at_its_next_start(engine: str)
     assert remove_stale(f"{engine} too") == [], "another engine's"
     with create_pool(engine, "g2", "kv", NUM_BYTES):
         assert remove_stale(engine) == [name]
+
+
+def test_a_pool_outlives_another_start_that_looks_before_it_is_locked(
+    engine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock, removed = fcntl.flock, list[str]()
+
+    def start_another(descriptor: int, how: int) -> None:
+        monkeypatch.setattr(fcntl, "flock", lock)
+        removed.extend(remove_stale(engine))
+        lock(descriptor, how)
+
+    monkeypatch.setattr(fcntl, "flock", start_another)
+    with create_pool(engine, "g1", "kv", NUM_BYTES) as pool:
+        assert removed == [pool.name]
+        assert remove_stale(engine) == []
+        assert len(map_pool(pool.name, NUM_BYTES)) == NUM_BYTES
 
 
 def test_what_cannot_be_removed_is_told(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
