@@ -14,7 +14,7 @@ from transload_abi.dtypes import DTYPES
 from transload_abi.roles import ROLES
 from transload_abi.types import Descriptor, Group
 
-SLOW = settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+SLOW = settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 def blocks_of(d: Descriptor, group: Group) -> list[int]:

@@ -108,7 +108,7 @@ def own_bytes(d: Descriptor, blocks: Blocks, pool: str) -> set[int]:
 
 
 @given(transfers())
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_a_plan_moves_what_the_formula_says(case: tuple[Descriptor, Descriptor, Blocks]) -> None:
     src, dst, blocks = case
     if has_common_part(src, dst):

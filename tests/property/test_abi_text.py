@@ -101,13 +101,13 @@ def _only_refuses(data: bytes) -> None:
     assert read(encode_json(descriptor)) == descriptor
 
 
-@settings(max_examples=120)
+@settings(max_examples=50)
 @given(descriptors().map(encode_json).flatmap(lambda data: _damaged(data, JSON_PIECES)))
 def test_damaged_json_is_refused_or_fine(data: bytes) -> None:
     _only_refuses(data)
 
 
-@settings(max_examples=120)
+@settings(max_examples=50)
 @given(descriptors().map(encode_msgpack).flatmap(lambda data: _damaged(data, PACKED_PIECES)))
 def test_damaged_msgpack_is_refused_or_fine(data: bytes) -> None:
     _only_refuses(data)
@@ -149,7 +149,7 @@ def _disturbed(draw: st.DrawFn, descriptor: Descriptor) -> Any:
         return tree
 
 
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(descriptors().map(canonical).flatmap(_disturbed))
 def test_one_value_changed_is_refused_or_fine(tree: Any) -> None:
     _only_refuses(json.dumps(tree).encode())

@@ -199,7 +199,7 @@ class Walk(RuleBasedStateMachine):
 
 
 TestWalk = Walk.TestCase
-TestWalk.settings = settings(max_examples=50, stateful_step_count=60, deadline=None)
+TestWalk.settings = settings(max_examples=30, stateful_step_count=60, deadline=None)
 
 IDS = st.integers(0, 12)
 NAMES = st.sampled_from(("h1", "h2", "h9"))
@@ -274,4 +274,4 @@ class HostileWalk(Walk):
 
 
 TestHostileWalk = HostileWalk.TestCase
-TestHostileWalk.settings = settings(max_examples=50, stateful_step_count=60, deadline=None)
+TestHostileWalk.settings = settings(max_examples=30, stateful_step_count=60, deadline=None)

@@ -49,14 +49,10 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     return compiled
 
 
-@cache
-def specified(family: str) -> list[tuple[Case, Outcome]]:
-    return [(case, run(case, "reference")) for case in FAMILIES[family]()]
-
-
 def share(family: str, variant: str) -> list[tuple[Case, Outcome]]:
-    """Each variant's share of the cases; the library as it is built by itself runs all of them."""
-    return specified(family)[list(VARIANTS).index(variant) :: len(VARIANTS)]
+    """Each variant's share of every second case; the library as it is built by itself runs all."""
+    cases = list(FAMILIES[family]())[list(VARIANTS).index(variant) :: 2 * len(VARIANTS)]
+    return [(case, run(case, "reference")) for case in cases]
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
