@@ -156,16 +156,14 @@ class ReadFailed:
     reason: str
 
 
+RequestEnded = Opened | StillHeld | Located | ShareEnded | LeaseGone | RequestFailed
+"""What becomes of a request; `id` is its."""
+
 ReaderEvent = (
     Ready
     | StreamReady
     | StreamFailed
-    | Opened
-    | StillHeld
-    | Located
-    | ShareEnded
-    | LeaseGone
-    | RequestFailed
+    | RequestEnded
     | Data
     | ReadComplete
     | ReadFailed

@@ -19,7 +19,7 @@ from transload_abi.wire.reader_state import ReaderSettings
 from transload_abi.wire.sizes import size_of
 from transload_connector.transports.errors import ClientClosed, NotShared
 from transload_connector.transports.io_thread import IoThread
-from transload_connector.transports.reader_link import ReaderLink, release, renewal
+from transload_connector.transports.reader_link import ReaderLink
 from transload_connector.transports.reader_maps import Locating, SharedBlocks
 from transload_connector.transports.reader_requests import (
     Asked,
@@ -27,6 +27,8 @@ from transload_connector.transports.reader_requests import (
     OpenHandoff,
     ReadFuture,
     Reading,
+    release,
+    renewal,
 )
 from transload_connector.transports.sink import Sink
 from transload_connector.transports.sockets import Address, name_of, resolve

@@ -36,6 +36,8 @@ from transload_connector.transports.reader_requests import (
     Failure,
     OpenHandoff,
     Reading,
+    release,
+    renewal,
 )
 from transload_connector.transports.reader_stream import ReaderStream
 from transload_connector.transports.shared_memory import map_pool
@@ -304,15 +306,7 @@ class ReaderLink:
                 self._attach()
         self._reads.start()
 
-    def _answer(
-        self,
-        event: told.Opened
-        | told.StillHeld
-        | told.Located
-        | told.ShareEnded
-        | told.LeaseGone
-        | told.RequestFailed,
-    ) -> None:
+    def _answer(self, event: told.RequestEnded) -> None:
         asked = self._asked.pop(event.id)
         handoff = self._handoffs.get(event.handoff)
         if isinstance(event, told.Opened):
@@ -402,22 +396,3 @@ class ReaderLink:
             ready = (self._streams[number] for number in self._ready_streams)
             return min(ready, key=lambda each: each.num_due)
         return None if len(self._streams) > 1 else self._streams[0]
-
-
-def renewal(handoff: OpenHandoff) -> Asked[float]:
-    """Ask for another term."""
-    name = handoff.handoff
-    return Asked(
-        f"renewal of handoff {name!r}",
-        lambda session, now: session.renew(name, now),
-        handoff,
-        renews=True,
-    )
-
-
-def release(handoff: OpenHandoff) -> Asked[int]:
-    """Say that it will not be read."""
-    name = handoff.handoff
-    return Asked(
-        f"release of handoff {name!r}", lambda session, now: session.release(name, now), handoff
-    )

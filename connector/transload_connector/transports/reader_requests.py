@@ -224,3 +224,22 @@ class OpenHandoff:
 
 Failure = Callable[[str], TransferError]
 """From what was asked to why there is no answer."""
+
+
+def renewal(handoff: OpenHandoff) -> Asked[float]:
+    """Ask for another term."""
+    name = handoff.handoff
+    return Asked(
+        f"renewal of handoff {name!r}",
+        lambda session, now: session.renew(name, now),
+        handoff,
+        renews=True,
+    )
+
+
+def release(handoff: OpenHandoff) -> Asked[int]:
+    """Say that it will not be read."""
+    name = handoff.handoff
+    return Asked(
+        f"release of handoff {name!r}", lambda session, now: session.release(name, now), handoff
+    )
