@@ -18,6 +18,8 @@ KEEPALIVE_S: Final = 15
 """Without a segment the kernel asks a peer whether it is there, so often, three times: a host that
 lost its power is found out within a minute, and its connections' memory is free."""
 
+MAX_PORT: Final = 65_535
+
 _UNDER_WAY: Final = (errno.EINPROGRESS, errno.EWOULDBLOCK)
 
 
@@ -84,6 +86,8 @@ def resolve(address: Address, *, is_numeric: bool) -> list[SocketAddress]:
     Raises:
         OSError: There are none.
     """
+    if not 0 < address[1] <= MAX_PORT:
+        raise OSError(errno.EINVAL, "no port")
     flags = socket.AI_NUMERICHOST if is_numeric else 0
     try:
         found = socket.getaddrinfo(*address, type=socket.SOCK_STREAM, flags=flags)

@@ -4,6 +4,7 @@ import argparse
 import os
 from typing import Final
 
+from transload_abi.wire.limits import MAX_TERM_MS
 from transload_engine.core.settings import CoreSettings
 from transload_engine.server.kv_transfer import KvTransport, TransferSettings
 from transload_engine.server.listen import MAX_PORT
@@ -43,8 +44,11 @@ def transfer_settings(given: argparse.Namespace) -> TransferSettings:
     port, lease_s = given.side_channel_port, given.kv_lease_duration
     if not 0 <= port <= MAX_PORT:
         raise ValueError(f"--side-channel-port: at most {MAX_PORT}, and 0 is any; got {port}")
-    if not lease_s > 0:
-        raise ValueError(f"--kv-lease-duration: more than 0 seconds; got {lease_s}")
+    longest_s = MAX_TERM_MS // 1000
+    if not 0 < lease_s <= longest_s:
+        raise ValueError(
+            f"--kv-lease-duration: more than 0 and at most {longest_s} seconds; got {lease_s}"
+        )
     token = given.kv_token or os.environ.get(TOKEN_VARIABLE)
     return TransferSettings(
         host=given.side_channel_host,

@@ -253,6 +253,8 @@ def test_nobody_there_is_unreachable() -> None:
             soon(reader.open(("nowhere.invalid", 1), "h", "l-h", "r"))
         with pytest.raises(PeerUnreachable, match="no host's name"):
             soon(reader.open(("a..b", 1), "h", "l-h", "r"))
+        with pytest.raises(PeerUnreachable, match="no port"):
+            soon(reader.open(("127.0.0.1", 2**70), "h", "l-h", "r"))
 
 
 @pytest.mark.parametrize("accepts", [False, True])

@@ -38,6 +38,7 @@ def test_the_token_may_come_of_the_environment(monkeypatch: pytest.MonkeyPatch) 
     [
         (("--side-channel-port", "65536"), "got 65536"),
         (("--kv-lease-duration", "0"), "got 0.0"),
+        (("--kv-lease-duration", "inf"), "at most 4294967 seconds; got inf"),
     ],
 )
 def test_what_cannot_be_is_refused(arguments: tuple[str, str], said: str) -> None:
