@@ -110,7 +110,8 @@ def test_what_an_operator_reads_is_printable(
 ) -> None:
     shutil.copy(FOLDER / "proofs.json", tmp_path)
     said = {"id": 1, "unsupported": "\x1b[31m\nred"}
-    command = f"{sys.executable} -c 'print({json.dumps(json.dumps(said))})'"
+    # It reads the request first: one that has ended before takes none.
+    command = f"{sys.executable} -c 'input(); print({json.dumps(json.dumps(said))})'"
     _, out, _ = run(capsys, "check", str(tmp_path), "--with", command)
     assert out.splitlines()[0] == "proofs/no-token: skipped, not offered: prove: ?[31m?red"
 
