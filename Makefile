@@ -49,9 +49,6 @@ DEMO_STAMP_reference := $(DEMO_VENV)/.installed
 DEMO_STAMP_vllm := $(STAMP)
 DEMO_reference := $(DEMO_VENV)/bin/transload demo
 DEMO_vllm := $(BIN)/python tools/demo.py
-# An index with builds of torch for CPUs: elsewhere it may bring 4 GB of libraries for GPUs.
-TORCH_INDEX ?=
-DEMO_TORCH := torch==2.13.0
 DEMO_PIP := install -qq --disable-pip-version-check --no-compile
 # Compiled here once, or each of the demo's processes would do it, and where Python is told to write
 # no bytecode, each time.
@@ -60,7 +57,6 @@ DEMO_IMPORTS := import torch, transload_engine.server.model_command, transload_r
 .venv-demo/.installed: pyproject.toml
 	@echo "installing torch and the router's packages into .venv-demo (once: 900 MB, about a minute)"
 	$(PYTHON) -m venv .venv-demo
-	$(if $(TORCH_INDEX),.venv-demo/bin/python -m pip $(DEMO_PIP) --no-deps --index-url $(TORCH_INDEX) $(DEMO_TORCH))
 	.venv-demo/bin/python -m pip $(DEMO_PIP) -e '.[demo]'
 	env -u PYTHONDONTWRITEBYTECODE .venv-demo/bin/python -c '$(DEMO_IMPORTS)'
 	@touch $@
